@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 from collections.abc import Callable, Generator, Iterator
 
@@ -29,6 +31,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 time of a suite."""
 LONGEST = ("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "spark standalone")
 """Groups of minutes, which begin first: none is left alone at the end."""
+HUNG_SHARE = 0.7
+"""After this share of its time a coroutine is cancelled."""
 SLOW_TEST_S = 300
 """For tests of Spark, whose first one waits for it, and for long ones, on a machine that others keep busy."""
 
@@ -73,6 +77,22 @@ def _turns(items: list[pytest.Item], groups: dict[pytest.Item, str]) -> Callable
         return of_kind.setdefault(groups[item], len(of_kind)), real
 
     return turn
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine in a loop of its own. What hangs fails, before the whole worker is ended."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    marker = pyfuncitem.get_closest_marker("timeout")
+    limit_s = HUNG_SHARE * float(marker.args[0] if marker else pyfuncitem.config.getini("timeout"))
+
+    async def bounded() -> None:
+        async with asyncio.timeout(limit_s):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+
+    asyncio.run(bounded())
+    return True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

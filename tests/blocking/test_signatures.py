@@ -14,7 +14,7 @@ from bk_core.blocking import logs
 from bk_core.client.detached import DetachedReader
 from bk_core.logs.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 
 TWINS = {
     client.BookKeeper: blocking.BookKeeper,
@@ -50,7 +50,7 @@ def test_both_clients_have_the_same_defaults(cls: type) -> None:
     assert different == set()
 
 
-def test_what_is_left_out_is_what_the_documents_promise() -> None:
+async def test_what_is_left_out_is_what_the_documents_promise() -> None:
     """A ledger of 3/3/2 with CRC32C; a log likewise, of codec raw, that rolls at 1 GiB or an hour."""
     made = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
     create, lead = parameters(client.BookKeeper.create_ledger), parameters(NamedLog.lead)
@@ -59,14 +59,11 @@ def test_what_is_left_out_is_what_the_documents_promise() -> None:
     assert {name: lead[name] for name in made} == made
     assert (lead["roll_bytes"], lead["roll_age_s"], lead["codec"]) == (1 << 30, 3600.0, "raw")
 
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            async with await NamedLog(bookkeeper, "a-log").lead() as leader:
-                await leader.append(b"x")
-            writer = await bookkeeper.create_ledger()
-            record = writer.metadata
-            await writer.close()
-            assert (record.ensemble_size, record.write_quorum_size, record.ack_quorum_size) == (3, 3, 2)
-
-    run(work())
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        async with await NamedLog(bookkeeper, "a-log").lead() as leader:
+            await leader.append(b"x")
+        writer = await bookkeeper.create_ledger()
+        record = writer.metadata
+        await writer.close()
+        assert (record.ensemble_size, record.write_quorum_size, record.ack_quorum_size) == (3, 3, 2)

@@ -196,116 +196,104 @@ def world(disk: Path, store: MetadataStore) -> Iterator[World]:
     made.kill_if_running()
 
 
-def test_bookie_fills_its_disk_itself_and_keeps_a_reserve_for_recovery(world: World) -> None:
-    async def story() -> None:
-        lane = await world.start()
-        await world.append(lane, 1, most=3)
-        assert await world.append(lane, 2) in (Reason.READ_ONLY, Reason.NO_SPACE)
-        await world.until(world.is_read_only)
-        assert await world.append(lane, 3) is Reason.READ_ONLY
-        for ledger in (1, 2, 4):  # fences, of an unknown ledger too, and recovery
-            assert (await lane.fence(ledger)).fenced
-        assert await world.append(lane, 1, AttachMode.RECOVER, most=5) is Reason.REASON_NONE
-        await world.check_all(lane)
-        await lane.transport.close()
-
-    asyncio.run(story())
+async def test_bookie_fills_its_disk_itself_and_keeps_a_reserve_for_recovery(world: World) -> None:
+    lane = await world.start()
+    await world.append(lane, 1, most=3)
+    assert await world.append(lane, 2) in (Reason.READ_ONLY, Reason.NO_SPACE)
+    await world.until(world.is_read_only)
+    assert await world.append(lane, 3) is Reason.READ_ONLY
+    for ledger in (1, 2, 4):  # fences, of an unknown ledger too, and recovery
+        assert (await lane.fence(ledger)).fenced
+    assert await world.append(lane, 1, AttachMode.RECOVER, most=5) is Reason.REASON_NONE
+    await world.check_all(lane)
+    await lane.transport.close()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_disk_filled_by_another_program_and_emptied_again(world: World, end: signal.Signals) -> None:
+async def test_disk_filled_by_another_program_and_emptied_again(world: World, end: signal.Signals) -> None:
     """Read-only, then writable; in between it is ended and started on the full disk, where it still serves reads."""
 
-    async def story() -> None:
-        lane = await world.start()
-        await world.append(lane, 1, most=12)
-        world.fill()
-        assert await world.append(lane, 1) in (Reason.READ_ONLY, Reason.NO_SPACE)
-        await world.until(world.is_read_only)
-        assert (await lane.read(1, 0, 0, fence_key=KEY))[1].fenced
-        await world.check_all(lane)
-        await lane.transport.close()
-        await world.end(end)
+    lane = await world.start()
+    await world.append(lane, 1, most=12)
+    world.fill()
+    assert await world.append(lane, 1) in (Reason.READ_ONLY, Reason.NO_SPACE)
+    await world.until(world.is_read_only)
+    assert (await lane.read(1, 0, 0, fence_key=KEY))[1].fenced
+    await world.check_all(lane)
+    await lane.transport.close()
+    await world.end(end)
 
-        lane = await world.start()
-        assert world.is_read_only()
-        await world.check_all(lane)
-        assert await world.append(lane, 2) is Reason.READ_ONLY
-        world.empty()
-        await world.until(world.is_writable)
-        assert await world.append(lane, 2, most=12) is Reason.REASON_NONE
-        await world.check_all(lane)
-        assert await world.append(lane, 1) is Reason.FENCED
-        await lane.transport.close()
-        assert await world.end(signal.SIGTERM) == 0
+    lane = await world.start()
+    assert world.is_read_only()
+    await world.check_all(lane)
+    assert await world.append(lane, 2) is Reason.READ_ONLY
+    world.empty()
+    await world.until(world.is_writable)
+    assert await world.append(lane, 2, most=12) is Reason.REASON_NONE
+    await world.check_all(lane)
+    assert await world.append(lane, 1) is Reason.FENCED
+    await lane.transport.close()
+    assert await world.end(signal.SIGTERM) == 0
 
-        lane = await world.start()  # a boot that the full disk could not count is no older directory
-        assert world.is_writable()
-        await world.check_all(lane)
-        await lane.transport.close()
-
-    asyncio.run(story())
+    lane = await world.start()  # a boot that the full disk could not count is no older directory
+    assert world.is_writable()
+    await world.check_all(lane)
+    await lane.transport.close()
 
 
-def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: World) -> None:
+async def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: World) -> None:
     """Where even the reserve is used up, adds that recover are refused, nothing acked is lost, and nothing ends."""
 
-    async def story() -> None:
-        lane = await world.start()
-        await world.append(lane, 1, most=5)
-        await lane.fence(1)
-        world.fill()
-        await world.until(world.is_read_only)
-        assert await world.append(lane, 1, AttachMode.RECOVER) is Reason.NO_SPACE
-        await world.check_all(lane)
-        assert world.is_read_only()
-        world.empty()
-        await world.until(world.is_writable)
-        assert await world.append(lane, 1, AttachMode.RECOVER, most=12) is Reason.REASON_NONE
-        await world.check_all(lane)
-        await lane.transport.close()
-
-    asyncio.run(story())
+    lane = await world.start()
+    await world.append(lane, 1, most=5)
+    await lane.fence(1)
+    world.fill()
+    await world.until(world.is_read_only)
+    assert await world.append(lane, 1, AttachMode.RECOVER) is Reason.NO_SPACE
+    await world.check_all(lane)
+    assert world.is_read_only()
+    world.empty()
+    await world.until(world.is_writable)
+    assert await world.append(lane, 1, AttachMode.RECOVER, most=12) is Reason.REASON_NONE
+    await world.check_all(lane)
+    await lane.transport.close()
 
 
 @pytest.mark.rule("S4")
 @pytest.mark.rule("S9")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("brim", [False, True], ids=["filled by itself", "not a block left"])
-def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool) -> None:
+async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool) -> None:
     """No segment is wholly dead: collection, compaction, checkpoint and recycling all have to work on the full disk."""
 
-    async def story() -> None:
-        lane = await world.start()
-        await world.append(lane, 1, most=2)
-        await world.fill_with_ledgers(lane, range(10, 18))
-        await world.until(world.is_read_only)
-        if brim:
-            world.fill()
-            await lane.transport.close()
-            await world.end(signal.SIGKILL)
-            lane = await world.start()  # a boot that the full disk cannot count
-        await world.check_all(lane)
-        for ledger in (1, 4):
-            assert (await lane.fence(ledger)).fenced
-        assert await world.append(lane, 1, AttachMode.RECOVER, most=2) is Reason.REASON_NONE
-        await world.delete(lane, range(12, 18))
-        await world.until(world.is_writable, 60)
-        if brim:
-            world.empty()
-        await world.check_all(lane)
-        for ledger in range(12, 18):
-            assert await world.is_deleted(lane, ledger)
-        await world.append_in_time(lane, 20, 20, 60)  # most of the disk is to be had again
-        await world.check_all(lane)
+    lane = await world.start()
+    await world.append(lane, 1, most=2)
+    await world.fill_with_ledgers(lane, range(10, 18))
+    await world.until(world.is_read_only)
+    if brim:
+        world.fill()
         await lane.transport.close()
         await world.end(signal.SIGKILL)
+        lane = await world.start()  # a boot that the full disk cannot count
+    await world.check_all(lane)
+    for ledger in (1, 4):
+        assert (await lane.fence(ledger)).fenced
+    assert await world.append(lane, 1, AttachMode.RECOVER, most=2) is Reason.REASON_NONE
+    await world.delete(lane, range(12, 18))
+    await world.until(world.is_writable, 60)
+    if brim:
+        world.empty()
+    await world.check_all(lane)
+    for ledger in range(12, 18):
+        assert await world.is_deleted(lane, ledger)
+    await world.append_in_time(lane, 20, 20, 60)  # most of the disk is to be had again
+    await world.check_all(lane)
+    await lane.transport.close()
+    await world.end(signal.SIGKILL)
 
-        lane = await world.start()
-        await world.until(world.is_writable)  # what compaction had not come to, it goes on with
-        await world.check_all(lane)
-        assert await world.is_deleted(lane, 12)
-        assert await world.append(lane, 1) is Reason.FENCED
-        await lane.transport.close()
-
-    asyncio.run(story())
+    lane = await world.start()
+    await world.until(world.is_writable)  # what compaction had not come to, it goes on with
+    await world.check_all(lane)
+    assert await world.is_deleted(lane, 12)
+    assert await world.append(lane, 1) is Reason.FENCED
+    await lane.transport.close()

@@ -185,82 +185,75 @@ def test_acked_entries_and_fences_survive_kill_9(store: MetadataStore, process: 
         asyncio.run(round_of(ledger))
 
 
-def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, process: Process) -> None:
+async def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, process: Process) -> None:
     process.start()
     assert list(store.writable_bookies()) == ["b1"]
 
-    async def story() -> None:
-        lane = connected(store)
-        await lane.write(7, 0, [b"a"])
-        assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
-        assert store.writable_bookies() == {}
-        process.start()
-        again = connected(store)
-        assert (await again.read(7, 0, 0))[0] == {0: b"a"}
-        await lane.transport.close()
-        await again.transport.close()
-
-    asyncio.run(story())
+    lane = connected(store)
+    await lane.write(7, 0, [b"a"])
+    assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
+    assert store.writable_bookies() == {}
+    process.start()
+    again = connected(store)
+    assert (await again.read(7, 0, 0))[0] == {0: b"a"}
+    await lane.transport.close()
+    await again.transport.close()
 
 
 @pytest.mark.rule("S6")
-def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, process: Process) -> None:
+async def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, process: Process) -> None:
     process.script = FAILING_SYNCS
     process.start()
 
-    async def story() -> None:
-        lane = connected(store)
-        await lane.write(7, 0, [b"durable"])
-        process.trigger.touch()
-        listener = Listener()
-        session = lane.attach(7, listener)
-        lane.send(session, 7, 1, [b"never acked"])
-        await listener.until(lambda said: bool(said))
-        assert listener.said[0][0] in ("ended", "broken")
-        if listener.said[0][0] == "ended":
-            assert listener.said[0][2:] == (0, Reason.STORAGE_FAILED)
-            with pytest.raises((RefusedError, TransportError)):
-                await lane.fence(7)
-        assert await asyncio.to_thread(process.wait) == 74
-        assert store.writable_bookies() == {}
-        await lane.transport.close()
-        process.trigger.unlink()
-        process.start()
-        lane = connected(store)
-        assert (await lane.read(7, 0, 0))[0] == {0: b"durable"}
-        await lane.transport.close()
-
-    asyncio.run(story())
+    lane = connected(store)
+    await lane.write(7, 0, [b"durable"])
+    process.trigger.touch()
+    listener = Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 1, [b"never acked"])
+    await listener.until(lambda said: bool(said))
+    assert listener.said[0][0] in ("ended", "broken")
+    if listener.said[0][0] == "ended":
+        assert listener.said[0][2:] == (0, Reason.STORAGE_FAILED)
+        with pytest.raises((RefusedError, TransportError)):
+            await lane.fence(7)
+    assert await asyncio.to_thread(process.wait) == 74
+    assert store.writable_bookies() == {}
+    await lane.transport.close()
+    process.trigger.unlink()
+    process.start()
+    lane = connected(store)
+    assert (await lane.read(7, 0, 0))[0] == {0: b"durable"}
+    await lane.transport.close()
 
 
 @pytest.mark.rule("MUST4")
-def test_disk_that_refuses_reads_makes_entries_unknown_and_no_more(store: MetadataStore, process: Process) -> None:
+async def test_disk_that_refuses_reads_makes_entries_unknown_and_no_more(
+    store: MetadataStore, process: Process
+) -> None:
     """EIO says nothing of what was stored. Appends, and entries that can be read, go on; after a start all is there."""
     process.script = FAILING_READS
     process.start()
 
-    async def story() -> None:
-        lane = connected(store)
-        await lane.write(7, 0, [b"a", b"b"])
-        process.trigger.touch()
-        entries, trailer = await lane.read(7, 0, 4)
-        assert entries == {}
-        assert [(gap.first, gap.last) for gap in trailer.unknown] == [(0, 1)]
-        assert all(gap.first >= 2 for gap in trailer.absent)
-        await lane.write(7, 2, [b"c"])
-        process.trigger.unlink()
-        assert (await lane.read(7, 2, 2))[0] == {2: b"c"}
-        await lane.transport.close()
-        assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
-        process.start()
-        lane = connected(store)
-        assert (await lane.read(7, 0, 2))[0] == {0: b"a", 1: b"b", 2: b"c"}
-        await lane.transport.close()
-
-    asyncio.run(story())
+    lane = connected(store)
+    await lane.write(7, 0, [b"a", b"b"])
+    process.trigger.touch()
+    entries, trailer = await lane.read(7, 0, 4)
+    assert entries == {}
+    assert [(gap.first, gap.last) for gap in trailer.unknown] == [(0, 1)]
+    assert all(gap.first >= 2 for gap in trailer.absent)
+    await lane.write(7, 2, [b"c"])
+    process.trigger.unlink()
+    assert (await lane.read(7, 2, 2))[0] == {2: b"c"}
+    await lane.transport.close()
+    assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
+    process.start()
+    lane = connected(store)
+    assert (await lane.read(7, 0, 2))[0] == {0: b"a", 1: b"b", 2: b"c"}
+    await lane.transport.close()
 
 
-def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, process: Process) -> None:
+async def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, process: Process) -> None:
     """Two writers that outrun the disk, and readers of it all. The bound of the product is 400 MB."""
     process.start()
     total, size = 400, 1 << 20
@@ -287,21 +280,18 @@ def test_memory_stays_bounded_while_data_streams_through(store: MetadataStore, p
                 await listener.until(partial(reached, entry - 40))
         await listener.acked(session, total)
 
-    async def story() -> None:
-        lane = connected(store)
-        await asyncio.gather(write(lane, 1), write(lane, 2))
+    lane = connected(store)
+    await asyncio.gather(write(lane, 1), write(lane, 2))
 
-        async def read(ledger: int) -> None:
-            first = 0
-            while first < total:
-                parts = lane.link.read(ledger, first, total - 1, bytes_max=32 << 20, deadline_s=10)
-                async for part in parts:
-                    if isinstance(part, ReadTrailer):
-                        assert not part.absent
-                        first = part.answered_through + 1
+    async def read(ledger: int) -> None:
+        first = 0
+        while first < total:
+            parts = lane.link.read(ledger, first, total - 1, bytes_max=32 << 20, deadline_s=10)
+            async for part in parts:
+                if isinstance(part, ReadTrailer):
+                    assert not part.absent
+                    first = part.answered_through + 1
 
-        await asyncio.gather(read(1), read(2), read(1))
-        assert process.peak_bytes() < 400e6
-        await lane.transport.close()
-
-    asyncio.run(story())
+    await asyncio.gather(read(1), read(2), read(1))
+    assert process.peak_bytes() < 400e6
+    await lane.transport.close()

@@ -81,30 +81,27 @@ async def fill(lane: Lane) -> None:
         await lane.write(ledger, 0, [b"%d" % ledger])
 
 
-def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(store, tmp_path) as (bookie, lane):
-            await fill(lane)
-            before = homes(bookie)
-            assert min(map(len, before.values())) > 4
-            assert _ledgers_held(bookie._opened) == list(LEDGERS), "what the collector compares with the store"
-            assert (await lane.fence(LEDGERS[0])).fenced
-        for names in ("ba", "ab"):
-            async with running(store, tmp_path, names=names) as (bookie, lane):
-                assert homes(bookie) == before
-                for ledger in LEDGERS:
-                    entries, trailer = await lane.read(ledger, 0, 1)
-                    assert entries == {0: b"%d" % ledger}
-                    assert [(gap.first, gap.last) for gap in trailer.absent] == [(1, 1)]
-                    assert trailer.fenced is (ledger == LEDGERS[0])
-                assert await ended(lane, LEDGERS[0], 1) == Reason.FENCED
-        async with running(store, tmp_path) as (bookie, lane):
-            for ledger in LEDGERS:
-                mode = AttachMode.RECOVER if ledger == LEDGERS[0] else AttachMode.WRITE
-                await lane.write(ledger, 1, [b"more"], mode=mode)
+async def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tmp_path: Path) -> None:
+    async with running(store, tmp_path) as (bookie, lane):
+        await fill(lane)
+        before = homes(bookie)
+        assert min(map(len, before.values())) > 4
+        assert _ledgers_held(bookie._opened) == list(LEDGERS), "what the collector compares with the store"
+        assert (await lane.fence(LEDGERS[0])).fenced
+    for names in ("ba", "ab"):
+        async with running(store, tmp_path, names=names) as (bookie, lane):
             assert homes(bookie) == before
-
-    asyncio.run(story())
+            for ledger in LEDGERS:
+                entries, trailer = await lane.read(ledger, 0, 1)
+                assert entries == {0: b"%d" % ledger}
+                assert [(gap.first, gap.last) for gap in trailer.absent] == [(1, 1)]
+                assert trailer.fenced is (ledger == LEDGERS[0])
+            assert await ended(lane, LEDGERS[0], 1) == Reason.FENCED
+    async with running(store, tmp_path) as (bookie, lane):
+        for ledger in LEDGERS:
+            mode = AttachMode.RECOVER if ledger == LEDGERS[0] else AttachMode.WRITE
+            await lane.write(ledger, 1, [b"more"], mode=mode)
+        assert homes(bookie) == before
 
 
 def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_other(
@@ -153,54 +150,48 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
     asyncio.run(story())
 
 
-def test_deleted_ledgers_are_forgotten_in_every_directory(store: MemoryStore, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(store, tmp_path) as (bookie, lane):
-            await fill(lane)
-            assert bookie._engine is not None
-            bookie._engine.feed(LedgersDeleted(list(OLD)))
-            await lane.write(LEDGERS[-1], 1, [b"behind them"])
-            await lane.write(LEDGERS[-2], 1, [b"behind them"])
-            async with asyncio.timeout(5):
-                while set().union(*homes(bookie).values()) & set(OLD):
-                    await asyncio.sleep(0.01)
-        async with running(store, tmp_path) as (bookie, lane):
-            assert set().union(*homes(bookie).values()) == set(LEDGERS) - set(OLD)
-            assert {await ended(lane, ledger, 1) for ledger in OLD} == {Reason.DELETED}
-
-    asyncio.run(story())
+async def test_deleted_ledgers_are_forgotten_in_every_directory(store: MemoryStore, tmp_path: Path) -> None:
+    async with running(store, tmp_path) as (bookie, lane):
+        await fill(lane)
+        assert bookie._engine is not None
+        bookie._engine.feed(LedgersDeleted(list(OLD)))
+        await lane.write(LEDGERS[-1], 1, [b"behind them"])
+        await lane.write(LEDGERS[-2], 1, [b"behind them"])
+        async with asyncio.timeout(5):
+            while set().union(*homes(bookie).values()) & set(OLD):
+                await asyncio.sleep(0.01)
+    async with running(store, tmp_path) as (bookie, lane):
+        assert set().union(*homes(bookie).values()) == set(LEDGERS) - set(OLD)
+        assert {await ended(lane, ledger, 1) for ledger in OLD} == {Reason.DELETED}
 
 
 @pytest.mark.rule("S8")
-def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss_is_accepted(
+async def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss_is_accepted(
     store: MemoryStore, tmp_path: Path
 ) -> None:
-    async def story() -> None:
-        for ledger in LEDGERS:
-            metadata = LedgerMetadata(
-                ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),)
-            )
-            store.create_ledger(metadata, ledger)
-        async with running(store, tmp_path) as (bookie, lane):
-            await fill(lane)
-            before = homes(bookie)
-        shutil.rmtree(tmp_path / "b")
-        with pytest.raises(BookieIdentityError, match="--accept-loss"):
-            async with running(store, tmp_path):
-                pass
-        for accept_loss in (True, False):
-            async with running(store, tmp_path, accept_loss=accept_loss) as (bookie, lane):
-                for ledger in before["a"]:
-                    assert (await lane.read(ledger, 0, 0))[0] == {0: b"%d" % ledger}
-                    assert await ended_or_none(lane, ledger, 1 + accept_loss) is None
-                for ledger in before["b"]:
-                    entries, trailer = await lane.read(ledger, 0, 5, fence_key=KEY)
-                    assert entries == {}
-                    assert trailer.absent == ()
-                    assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
-                    assert await ended(lane, ledger, 1) == Reason.LIMBO
-
-    asyncio.run(story())
+    for ledger in LEDGERS:
+        metadata = LedgerMetadata(
+            ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),)
+        )
+        store.create_ledger(metadata, ledger)
+    async with running(store, tmp_path) as (bookie, lane):
+        await fill(lane)
+        before = homes(bookie)
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(BookieIdentityError, match="--accept-loss"):
+        async with running(store, tmp_path):
+            pass
+    for accept_loss in (True, False):
+        async with running(store, tmp_path, accept_loss=accept_loss) as (bookie, lane):
+            for ledger in before["a"]:
+                assert (await lane.read(ledger, 0, 0))[0] == {0: b"%d" % ledger}
+                assert await ended_or_none(lane, ledger, 1 + accept_loss) is None
+            for ledger in before["b"]:
+                entries, trailer = await lane.read(ledger, 0, 5, fence_key=KEY)
+                assert entries == {}
+                assert trailer.absent == ()
+                assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
+                assert await ended(lane, ledger, 1) == Reason.LIMBO
 
 
 async def ended_or_none(lane: Lane, ledger: int, first: int) -> Reason | None:

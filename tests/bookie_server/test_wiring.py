@@ -54,37 +54,31 @@ class Greeted(MemoryStore):
         super().register_bookie(info, read_only=read_only)
 
 
-def test_who_finds_a_bookie_registered_can_talk_to_it(tmp_path: Path, uri: str) -> None:
+async def test_who_finds_a_bookie_registered_can_talk_to_it(tmp_path: Path, uri: str) -> None:
     store = Greeted(MemoryCluster())
     store.initialize_cluster()
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri), store)
-        assert store.answered == [True]
-        await bookie.stop()
-
-    asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri), store)
+    assert store.answered == [True]
+    await bookie.stop()
 
 
-def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     """A client whose stream ends looks at the list at once; it must not find the bookie that goes."""
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        transport = LaneTransport(Caller(store.instance_id()))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        lane, listener = Lane("grpc", transport, bookie.bookie_id), Listener()
-        session = lane.attach(1, listener)
-        lane.send(session, 1, 0, [b"a"])
-        await listener.acked(session, 1)
-        assert list(store.writable_bookies()) == [bookie.bookie_id]
-        stopping = asyncio.create_task(bookie.stop())
-        await listener.until(lambda said: any(words[0] in ("broken", "ended") for words in said))
-        assert store.writable_bookies() == {}
-        await stopping
-        await transport.close()
-
-    asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    transport = LaneTransport(Caller(store.instance_id()))
+    transport.update_bookies(list(store.writable_bookies().values()))
+    lane, listener = Lane("grpc", transport, bookie.bookie_id), Listener()
+    session = lane.attach(1, listener)
+    lane.send(session, 1, 0, [b"a"])
+    await listener.acked(session, 1)
+    assert list(store.writable_bookies()) == [bookie.bookie_id]
+    stopping = asyncio.create_task(bookie.stop())
+    await listener.until(lambda said: any(words[0] in ("broken", "ended") for words in said))
+    assert store.writable_bookies() == {}
+    await stopping
+    await transport.close()
 
 
 def serve_twice(monkeypatch: pytest.MonkeyPatch, *second: int) -> None:
@@ -97,29 +91,26 @@ def serve_twice(monkeypatch: pytest.MonkeyPatch, *second: int) -> None:
     monkeypatch.setattr(main, "listen", both)
 
 
-def test_all_services_are_published_serve_the_same_ledgers_and_have_one_bound(
+async def test_all_services_are_published_serve_the_same_ledgers_and_have_one_bound(
     store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_twice(monkeypatch, 0)
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        (info,) = store.writable_bookies().values()
-        ports = [endpoint.port for endpoint in info.endpoints]
-        assert ports[0] == bookie.port
-        assert ports[1] not in (0, bookie.port)
-        transports = [LaneTransport(Caller(store.instance_id())) for _ in ports]
-        for transport, endpoint in zip(transports, info.endpoints, strict=True):
-            transport.update_bookies([replace(info, endpoints=(endpoint,))])
-        first, second = [Lane("grpc", transport, bookie.bookie_id) for transport in transports]
-        await first.write(1, 0, [b"a"])
-        assert (await second.read(1, 0, 0))[0] == {0: b"a"}
-        assert len(bookie._clients.streams) == 2, "memory is watched for both"
-        for transport in transports:
-            await transport.close()
-        await bookie.stop()
-
-    asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    (info,) = store.writable_bookies().values()
+    ports = [endpoint.port for endpoint in info.endpoints]
+    assert ports[0] == bookie.port
+    assert ports[1] not in (0, bookie.port)
+    transports = [LaneTransport(Caller(store.instance_id())) for _ in ports]
+    for transport, endpoint in zip(transports, info.endpoints, strict=True):
+        transport.update_bookies([replace(info, endpoints=(endpoint,))])
+    first, second = [Lane("grpc", transport, bookie.bookie_id) for transport in transports]
+    await first.write(1, 0, [b"a"])
+    assert (await second.read(1, 0, 0))[0] == {0: b"a"}
+    assert len(bookie._clients.streams) == 2, "memory is watched for both"
+    for transport in transports:
+        await transport.close()
+    await bookie.stop()
 
 
 def test_a_service_without_its_port_leaves_nothing_of_the_others_behind(
@@ -136,19 +127,16 @@ def test_a_service_without_its_port_leaves_nothing_of_the_others_behind(
 
 
 @pytest.mark.rule("S6")
-def test_the_first_failure_is_the_reason(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_the_first_failure_is_the_reason(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     """A disk that fails ends other work too, and that must not be what is reported."""
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        first = StorageFailedError("the disk failed")
-        bookie._fail(first)
-        bookie._fail(DataDirectoryError("and something after it"))
-        assert bookie.failed.is_set()
-        assert bookie.error is first
-        await bookie.stop()
-
-    asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    first = StorageFailedError("the disk failed")
+    bookie._fail(first)
+    bookie._fail(DataDirectoryError("and something after it"))
+    assert bookie.failed.is_set()
+    assert bookie.error is first
+    await bookie.stop()
 
 
 def ended_by(error: BookKeeperError | None, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> int:

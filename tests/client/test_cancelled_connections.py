@@ -28,7 +28,7 @@ def is_closed(store: MetadataStore) -> bool:
 
 
 @pytest.mark.parametrize("opened_first", [False, True])
-def test_a_store_that_opens_for_somebody_who_was_cancelled_is_closed(
+async def test_a_store_that_opens_for_somebody_who_was_cancelled_is_closed(
     opened_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"memory://{uuid.uuid4().hex}"
@@ -43,39 +43,33 @@ def test_a_store_that_opens_for_somebody_who_was_cancelled_is_closed(
 
     monkeypatch.setattr(importlib.import_module("bk_core.client.bookkeeper"), "open_store", slowly)
 
-    async def work() -> None:
-        task = asyncio.ensure_future(connect(uri))
-        await asyncio.to_thread(waiting.wait, 5)
-        if opened_first:  # and the loop has not heard of it
-            may_open.set()
-            while not opened:
-                threading.Event().wait(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    task = asyncio.ensure_future(connect(uri))
+    await asyncio.to_thread(waiting.wait, 5)
+    if opened_first:  # and the loop has not heard of it
         may_open.set()
-        await eventually(lambda: bool(opened) and is_closed(opened[0]))
+        while not opened:
+            threading.Event().wait(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_open.set()
+    await eventually(lambda: bool(opened) and is_closed(opened[0]))
 
-    asyncio.run(work())
 
+async def test_a_close_that_is_cancelled_ends_the_session_all_the_same() -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client()
+        held = asyncio.Event()
 
-def test_a_close_that_is_cancelled_ends_the_session_all_the_same() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client = cluster.client()
-            held = asyncio.Event()
+        async def never() -> None:
+            held.set()
+            await asyncio.Event().wait()
 
-            async def never() -> None:
-                held.set()
-                await asyncio.Event().wait()
-
-            client.transport.close = never
-            closing = asyncio.ensure_future(client.close())
-            await held.wait()
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            del client.transport.close
-            assert is_closed(client.store)
-
-    asyncio.run(work())
+        client.transport.close = never
+        closing = asyncio.ensure_future(client.close())
+        await held.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        del client.transport.close
+        assert is_closed(client.store)

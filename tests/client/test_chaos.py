@@ -80,26 +80,23 @@ async def take_over(cluster: MemoryBookKeeper, ledger_id: int) -> list[bytes]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(some(12, few=6)))
-def test_confirmed_entries_survive_kills_cuts_and_takeover(seed: int) -> None:
-    async def work() -> None:
-        rng = random.Random(seed)
-        e, qw, qa = SHAPES[seed % len(SHAPES)]
-        async with memory_cluster(6) as cluster:
-            writer = await cluster.client().create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
-            stop, seen = asyncio.Event(), list[bytes]()
-            tailing = asyncio.create_task(tail(cluster, writer.ledger_id, seen))
-            disturbing = asyncio.create_task(disturb(cluster, rng, stop))
-            writing = asyncio.create_task(write_until_it_fails(writer, rng))
-            await asyncio.sleep(0.1 + rng.random() * 0.5)
-            found = await take_over(cluster, writer.ledger_id)
-            stop.set()
-            await asyncio.gather(writing, disturbing)
-            assert len(found) > writer.last_add_confirmed, "a confirmed entry is gone"
-            assert found == [payload(i) for i in range(len(found))]
-            await asyncio.wait_for(tailing, 10)
-            assert seen == found
-            with pytest.raises(LedgerFencedError):
-                await writer.append(b"too late")
-            await writer.abandon()
-
-    asyncio.run(work())
+async def test_confirmed_entries_survive_kills_cuts_and_takeover(seed: int) -> None:
+    rng = random.Random(seed)
+    e, qw, qa = SHAPES[seed % len(SHAPES)]
+    async with memory_cluster(6) as cluster:
+        writer = await cluster.client().create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
+        stop, seen = asyncio.Event(), list[bytes]()
+        tailing = asyncio.create_task(tail(cluster, writer.ledger_id, seen))
+        disturbing = asyncio.create_task(disturb(cluster, rng, stop))
+        writing = asyncio.create_task(write_until_it_fails(writer, rng))
+        await asyncio.sleep(0.1 + rng.random() * 0.5)
+        found = await take_over(cluster, writer.ledger_id)
+        stop.set()
+        await asyncio.gather(writing, disturbing)
+        assert len(found) > writer.last_add_confirmed, "a confirmed entry is gone"
+        assert found == [payload(i) for i in range(len(found))]
+        await asyncio.wait_for(tailing, 10)
+        assert seen == found
+        with pytest.raises(LedgerFencedError):
+            await writer.append(b"too late")
+        await writer.abandon()

@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.errors import NotEnoughBookiesError
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 from tests.kit.memory_store import MemoryStore
 
 
@@ -38,29 +38,23 @@ async def ensemble(client: BookKeeper) -> set[str]:
         return set(writer.metadata.last_fragment.ensemble)
 
 
-def test_another_ledger_costs_three_requests() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            client = cluster.client()
+async def test_another_ledger_costs_three_requests() -> None:
+    async with memory_cluster(3) as cluster:
+        client = cluster.client()
+        await ensemble(client)
+        requests = requests_of(client)
+        await ensemble(client)
+        assert requests == ["create", "multi", "set"], "the id; the record, without the node of the id; the close"
+
+
+async def test_bookies_that_come_and_go_are_seen_by_the_next_ledger() -> None:
+    async with memory_cluster(3) as cluster:
+        client = cluster.client()
+        assert await ensemble(client) == {"b0", "b1", "b2"}
+        cluster.network.add("b7")
+        cluster.register("b7")
+        cluster.kill("b0")
+        assert await ensemble(client) == {"b1", "b2", "b7"}
+        cluster.kill("b1")
+        with pytest.raises(NotEnoughBookiesError):
             await ensemble(client)
-            requests = requests_of(client)
-            await ensemble(client)
-            assert requests == ["create", "multi", "set"], "the id; the record, without the node of the id; the close"
-
-    run(work())
-
-
-def test_bookies_that_come_and_go_are_seen_by_the_next_ledger() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            client = cluster.client()
-            assert await ensemble(client) == {"b0", "b1", "b2"}
-            cluster.network.add("b7")
-            cluster.register("b7")
-            cluster.kill("b0")
-            assert await ensemble(client) == {"b1", "b2", "b7"}
-            cluster.kill("b1")
-            with pytest.raises(NotEnoughBookiesError):
-                await ensemble(client)
-
-    run(work())

@@ -14,7 +14,7 @@ from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.waiting import eventually
 
 
@@ -24,48 +24,42 @@ async def follow(batches: Any, seen: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("what", ["reader", "client"])
-def test_a_tail_of_an_open_ledger_ends_when_its_reader_or_client_is_closed(what: str) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"0")
-            client = cluster.client()
-            reader = await client.open_ledger(writer.ledger_id, recover=False)
-            seen: list[Any] = []
-            tail = asyncio.create_task(follow(reader.tail(0), seen))
-            await eventually(lambda: seen)
-            await asyncio.sleep(0.02)
-            async with asyncio.timeout(2):
-                await (reader if what == "reader" else client).close()
-                with pytest.raises(ClientClosedError):
-                    await tail
-            for late in (reader.wait_lac(5, 10), reader.refresh_lac(), follow(reader.tail(0), [])):
-                with pytest.raises(ClientClosedError):
-                    await late
-            await writer.close()
-
-    run(work())
+async def test_a_tail_of_an_open_ledger_ends_when_its_reader_or_client_is_closed(what: str) -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"0")
+        client = cluster.client()
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        seen: list[Any] = []
+        tail = asyncio.create_task(follow(reader.tail(0), seen))
+        await eventually(lambda: seen)
+        await asyncio.sleep(0.02)
+        async with asyncio.timeout(2):
+            await (reader if what == "reader" else client).close()
+            with pytest.raises(ClientClosedError):
+                await tail
+        for late in (reader.wait_lac(5, 10), reader.refresh_lac(), follow(reader.tail(0), [])):
+            with pytest.raises(ClientClosedError):
+                await late
+        await writer.close()
 
 
 @pytest.mark.parametrize("led", [True, False], ids=["led", "idle"])
-def test_a_tail_of_a_log_ends_when_its_client_is_closed(led: bool) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            leader = await NamedLog(cluster.client(), "events").lead()
-            await leader.append(b"0")
-            if not led:
-                await leader.close()
-            client = cluster.client()
-            seen: list[Any] = []
-            tail = asyncio.create_task(follow(NamedLog(client, "events").tail(0), seen))
-            await eventually(lambda: seen)
-            await asyncio.sleep(0.05)
-            async with asyncio.timeout(2):
-                await client.close()
-                with pytest.raises(ClientClosedError):
-                    await tail
-
-    run(work())
+async def test_a_tail_of_a_log_ends_when_its_client_is_closed(led: bool) -> None:
+    async with memory_cluster() as cluster:
+        leader = await NamedLog(cluster.client(), "events").lead()
+        await leader.append(b"0")
+        if not led:
+            await leader.close()
+        client = cluster.client()
+        seen: list[Any] = []
+        tail = asyncio.create_task(follow(NamedLog(client, "events").tail(0), seen))
+        await eventually(lambda: seen)
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(2):
+            await client.close()
+            with pytest.raises(ClientClosedError):
+                await tail
 
 
 @pytest.mark.parametrize("what", ["ledger", "log"])
@@ -128,35 +122,29 @@ def test_a_thread_that_tails_is_told_when_its_reader_closes() -> None:
     made[0].store.close()
 
 
-def test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"0")
-            for bookie in cluster.network.bookies.values():
-                bookie.hold_commits()  # no fence becomes durable
-            client = cluster.client()
-            opening = asyncio.create_task(client.open_ledger(writer.ledger_id, recover=True))
-            await asyncio.sleep(0.1)
-            async with asyncio.timeout(1):
-                await client.close()
-                with pytest.raises(ClientClosedError):
-                    await opening
-
-    run(work())
-
-
-def test_a_closed_client_begins_nothing() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client = cluster.client()
+async def test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"0")
+        for bookie in cluster.network.bookies.values():
+            bookie.hold_commits()  # no fence becomes durable
+        client = cluster.client()
+        opening = asyncio.create_task(client.open_ledger(writer.ledger_id, recover=True))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(1):
             await client.close()
-            for late in (client.create_ledger(), client.open_ledger(0, recover=True), client.delete_ledger(0)):
-                with pytest.raises(ClientClosedError) as caught:
-                    await late
-                assert caught.value.outcome is Outcome.NOT_APPLIED
+            with pytest.raises(ClientClosedError):
+                await opening
 
-    run(work())
+
+async def test_a_closed_client_begins_nothing() -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client()
+        await client.close()
+        for late in (client.create_ledger(), client.open_ledger(0, recover=True), client.delete_ledger(0)):
+            with pytest.raises(ClientClosedError) as caught:
+                await late
+            assert caught.value.outcome is Outcome.NOT_APPLIED
 
 
 def tasks() -> set[str]:
@@ -175,20 +163,17 @@ async def reader_in_use(client: BookKeeper, ledger_id: int) -> LedgerReader:
 
 
 @pytest.mark.parametrize("what", ["reader", "client"])
-def test_no_task_and_no_watch_outlives_the_close(what: str) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list([bytes(100_000)] * 100)))
-            before = tasks()
-            client = cluster.client()
-            reader = await reader_in_use(client, writer.ledger_id)
-            assert tasks() > before
-            assert reader._follower._cancel_store is not None
-            await (reader if what == "reader" else client).close()
-            await eventually(lambda: tasks() <= before)
-            assert reader._follower._cancel_store is None
-            await writer.close()
-            assert not reader.is_closed  # nobody tells it any more
-
-    run(work())
+async def test_no_task_and_no_watch_outlives_the_close(what: str) -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list([bytes(100_000)] * 100)))
+        before = tasks()
+        client = cluster.client()
+        reader = await reader_in_use(client, writer.ledger_id)
+        assert tasks() > before
+        assert reader._follower._cancel_store is not None
+        await (reader if what == "reader" else client).close()
+        await eventually(lambda: tasks() <= before)
+        assert reader._follower._cancel_store is None
+        await writer.close()
+        assert not reader.is_closed  # nobody tells it any more

@@ -135,24 +135,21 @@ def test_the_window_bounds_what_is_not_forced() -> None:
     asyncio.run(work(small))
 
 
-def test_a_force_waits_for_what_is_queued_and_ends_with_the_writer() -> None:
-    async def work() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            client = cluster.client()
-            plain, deferred = await client.create_ledger(), await client.create_ledger(deferred_sync=True)
-            for writer in (plain, deferred):
-                assert await writer.force() == -1
-                for number in range(10):
-                    writer.append_nowait(b"%d" % number)
-                assert await writer.force() == 9 == writer.last_add_confirmed
-            deferred.append_nowait(b"10")
-            await deferred.flush()
-            waiting = asyncio.ensure_future(deferred.force())
-            await deferred.abandon()
-            with pytest.raises(BookKeeperError, match="abandoned"):
-                await waiting
-
-    asyncio.run(work())
+async def test_a_force_waits_for_what_is_queued_and_ends_with_the_writer() -> None:
+    async with asyncio.timeout(20), memory_cluster() as cluster:
+        client = cluster.client()
+        plain, deferred = await client.create_ledger(), await client.create_ledger(deferred_sync=True)
+        for writer in (plain, deferred):
+            assert await writer.force() == -1
+            for number in range(10):
+                writer.append_nowait(b"%d" % number)
+            assert await writer.force() == 9 == writer.last_add_confirmed
+        deferred.append_nowait(b"10")
+        await deferred.flush()
+        waiting = asyncio.ensure_future(deferred.force())
+        await deferred.abandon()
+        with pytest.raises(BookKeeperError, match="abandoned"):
+            await waiting
 
 
 def test_a_lac_by_call_is_taken_by_an_ack_quorum(tmp_path: Path) -> None:

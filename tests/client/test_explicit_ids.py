@@ -197,20 +197,17 @@ def test_the_end_of_a_client_reaches_entries_above_a_gap() -> None:
     run(story)
 
 
-def test_a_ledger_gets_the_id_that_was_asked_for_once() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client = cluster.client()
-            async with await client.create_ledger(ledger_id=2**40 + 7) as writer:
-                await writer.append(b"a")
-            assert writer.ledger_id == 2**40 + 7
-            assert await entries(client, 2**40 + 7) == [b"a"]
-            with pytest.raises(LedgerExistsError):
-                await client.create_ledger(ledger_id=2**40 + 7)
-            with pytest.raises(InvalidArgumentError):
-                await client.create_ledger(ledger_id=-1)
-
-    asyncio.run(work())
+async def test_a_ledger_gets_the_id_that_was_asked_for_once() -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client()
+        async with await client.create_ledger(ledger_id=2**40 + 7) as writer:
+            await writer.append(b"a")
+        assert writer.ledger_id == 2**40 + 7
+        assert await entries(client, 2**40 + 7) == [b"a"]
+        with pytest.raises(LedgerExistsError):
+            await client.create_ledger(ledger_id=2**40 + 7)
+        with pytest.raises(InvalidArgumentError):
+            await client.create_ledger(ledger_id=-1)
 
 
 def test_entries_above_a_gap_outlive_the_loss_of_a_bookie() -> None:

@@ -65,53 +65,49 @@ async def entries(client: BookKeeper, ledger_id: int, *, recover: bool) -> list[
 @pytest.mark.rule("MUST6")
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.MAC])
-def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], digest: DigestType, tmp_path: Path) -> None:
+async def test_bookies_of_both_kinds_hold_one_ledger(
+    sizes: tuple[int, int, int], digest: DigestType, tmp_path: Path
+) -> None:
     wanted = [b"entry %d" % k for k in range(900)]
 
-    async def story() -> None:
-        async with asyncio.timeout(40), mixed_cluster(tmp_path) as (client, _, theirs):
-            names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
-            closed, dead = [
-                await client.create_ledger(digest_type=digest, **dict(zip(names, sizes, strict=True))) for _ in range(2)
-            ]
-            for writer in (closed, dead):
-                await append(writer, 0, 499)
-            await theirs[0].stop()  # a bookie dies; the third of its kind is the spare
-            spare = f"127.0.0.1:{theirs[2].port}"
-            for writer in (closed, dead):
-                await append(writer, 500, 899)
-                while spare not in writer.metadata.last_fragment.ensemble:
-                    await asyncio.sleep(0.01)
-            await closed.close()
-            assert await entries(client, closed.ledger_id, recover=False) == wanted
-            assert await entries(client, dead.ledger_id, recover=True) == wanted
-            with pytest.raises(LedgerFencedError):
-                await append(dead, 900, 900)
-
-    asyncio.run(story())
+    async with asyncio.timeout(40), mixed_cluster(tmp_path) as (client, _, theirs):
+        names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
+        closed, dead = [
+            await client.create_ledger(digest_type=digest, **dict(zip(names, sizes, strict=True))) for _ in range(2)
+        ]
+        for writer in (closed, dead):
+            await append(writer, 0, 499)
+        await theirs[0].stop()  # a bookie dies; the third of its kind is the spare
+        spare = f"127.0.0.1:{theirs[2].port}"
+        for writer in (closed, dead):
+            await append(writer, 500, 899)
+            while spare not in writer.metadata.last_fragment.ensemble:
+                await asyncio.sleep(0.01)
+        await closed.close()
+        assert await entries(client, closed.ledger_id, recover=False) == wanted
+        assert await entries(client, dead.ledger_id, recover=True) == wanted
+        with pytest.raises(LedgerFencedError):
+            await append(dead, 900, 900)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)], ids=["whole", "striped"])
-def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is(
+async def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is(
     sizes: tuple[int, int, int], tmp_path: Path
 ) -> None:
     """A read is no worse than its bookies: who is slow is not given up, and asked again, with every silence."""
     count, per_s = 1200, 400
     config = replace(FAST, speculative_read_ms=500, read_timeout_ms=1_500, add_timeout_ms=5_000)
 
-    async def story() -> None:
-        async with asyncio.timeout(40), mixed_cluster(tmp_path, config) as (client, _, theirs):
-            chosen = [f"127.0.0.1:{server.port}" for server in theirs]
-            client._choose = lambda writable, size, *_: tuple(chosen[:size])
-            writer = await client.create_ledger(
-                ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2]
-            )
-            await append(writer, 0, count - 1)
-            await writer.close()
-            for server in theirs:
-                server.pace_s, server.bookie.asked["read"] = 1 / per_s, 0
-            assert await entries(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
-            assert sum(server.bookie.asked["read"] for server in theirs) < 4 * count
-
-    asyncio.run(story())
+    async with asyncio.timeout(40), mixed_cluster(tmp_path, config) as (client, _, theirs):
+        chosen = [f"127.0.0.1:{server.port}" for server in theirs]
+        client._choose = lambda writable, size, *_: tuple(chosen[:size])
+        writer = await client.create_ledger(
+            ensemble_size=sizes[0], write_quorum_size=sizes[1], ack_quorum_size=sizes[2]
+        )
+        await append(writer, 0, count - 1)
+        await writer.close()
+        for server in theirs:
+            server.pace_s, server.bookie.asked["read"] = 1 / per_s, 0
+        assert await entries(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
+        assert sum(server.bookie.asked["read"] for server in theirs) < 4 * count

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -45,44 +44,36 @@ def a_reader(cluster: MemoryBookKeeper, refresh: Refresh | None) -> DetachedRead
     return reader
 
 
-def test_a_reader_that_reads_the_record_again_in_the_middle_gives_each_entry_once() -> None:
-    async def work() -> None:
-        async with memory_cluster(6) as cluster:
-            ledger_id, now, older = await a_ledger_that_moved(cluster)
-            asked: list[LedgerId] = []
+async def test_a_reader_that_reads_the_record_again_in_the_middle_gives_each_entry_once() -> None:
+    async with memory_cluster(6) as cluster:
+        ledger_id, now, older = await a_ledger_that_moved(cluster)
+        asked: list[LedgerId] = []
 
-            def refresh(ledger_id: LedgerId) -> tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]:
-                asked.append(ledger_id)
-                return now, {}
+        def refresh(ledger_id: LedgerId) -> tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]:
+            asked.append(ledger_id)
+            return now, {}
 
-            async with a_reader(cluster, refresh) as reader:
-                got = [
-                    entry async for batch in reader.read(ledger_id, older, 3, COUNT - 1) for entry in batch.to_list()
-                ]
-                assert got == [b"%d" % entry for entry in range(3, COUNT)]
-                assert asked == [ledger_id], "once, and only because entries were missing"
-                got = [entry async for batch in reader.read(ledger_id, now, 0, COUNT - 1) for entry in batch.to_list()]
-                assert len(got) == COUNT
-                assert asked == [ledger_id]
-
-    asyncio.run(work())
+        async with a_reader(cluster, refresh) as reader:
+            got = [entry async for batch in reader.read(ledger_id, older, 3, COUNT - 1) for entry in batch.to_list()]
+            assert got == [b"%d" % entry for entry in range(3, COUNT)]
+            assert asked == [ledger_id], "once, and only because entries were missing"
+            got = [entry async for batch in reader.read(ledger_id, now, 0, COUNT - 1) for entry in batch.to_list()]
+            assert len(got) == COUNT
+            assert asked == [ledger_id]
 
 
 @pytest.mark.parametrize("refreshes", [False, True], ids=["nobody reads it again", "the record is the same"])
-def test_entries_that_are_nowhere_end_the_read_after_those_before_them(refreshes: bool) -> None:
-    async def work() -> None:
-        async with memory_cluster(6) as cluster:
-            ledger_id, _, older = await a_ledger_that_moved(cluster)
-            got: list[bytes] = []
+async def test_entries_that_are_nowhere_end_the_read_after_those_before_them(refreshes: bool) -> None:
+    async with memory_cluster(6) as cluster:
+        ledger_id, _, older = await a_ledger_that_moved(cluster)
+        got: list[bytes] = []
 
-            async def read(reader: DetachedReader) -> None:
-                async for batch in reader.read(ledger_id, older, 0, COUNT - 1):
-                    got.extend(batch.to_list())
+        async def read(reader: DetachedReader) -> None:
+            async for batch in reader.read(ledger_id, older, 0, COUNT - 1):
+                got.extend(batch.to_list())
 
-            async with a_reader(cluster, (lambda _: (older, {})) if refreshes else None) as reader:
-                with pytest.raises(NoSuchEntryError):
-                    await read(reader)
-            assert got == [b"%d" % entry for entry in range(len(got))]
-            assert 10 <= len(got) < COUNT
-
-    asyncio.run(work())
+        async with a_reader(cluster, (lambda _: (older, {})) if refreshes else None) as reader:
+            with pytest.raises(NoSuchEntryError):
+                await read(reader)
+        assert got == [b"%d" % entry for entry in range(len(got))]
+        assert 10 <= len(got) < COUNT

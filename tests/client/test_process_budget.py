@@ -15,7 +15,7 @@ from bk_core.client.writing.process_budget import ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
-from tests.kit.memory_cluster import hold, memory_cluster, release, run
+from tests.kit.memory_cluster import hold, memory_cluster, release
 from tests.kit.waiting import eventually
 
 MIB = 1 << 20
@@ -39,96 +39,82 @@ def fill(writer: LedgerWriter, payload: bytes) -> int:
 
 
 @pytest.mark.rule("P3")
-def test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            clients = cluster.client(CONFIG), cluster.client(replace(CONFIG, process_window_bytes_max=64 * MIB))
-            writers = [await clients[n % 2].create_ledger() for n in range(40)]
-            hold(cluster)
-            payload = bytes(10_000)
-            assert sum(fill(writer, payload) for writer in writers) <= 8 * MIB + 40 * len(payload)
-            waiting = [
-                asyncio.create_task(writer.append_batch(EntryBatch.from_list([payload] * 50))) for writer in writers
-            ]
-            await asyncio.sleep(0.05)
-            assert process_budget().decision.bytes <= 8 * MIB + 40 * 100_000
-            release(cluster)
-            await asyncio.gather(*waiting)
-            await asyncio.gather(*(writer.close() for writer in writers))
-            assert process_budget().decision.bytes == 0
-
-    run(work())
+async def test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through() -> None:
+    async with memory_cluster() as cluster:
+        clients = cluster.client(CONFIG), cluster.client(replace(CONFIG, process_window_bytes_max=64 * MIB))
+        writers = [await clients[n % 2].create_ledger() for n in range(40)]
+        hold(cluster)
+        payload = bytes(10_000)
+        assert sum(fill(writer, payload) for writer in writers) <= 8 * MIB + 40 * len(payload)
+        waiting = [asyncio.create_task(writer.append_batch(EntryBatch.from_list([payload] * 50))) for writer in writers]
+        await asyncio.sleep(0.05)
+        assert process_budget().decision.bytes <= 8 * MIB + 40 * 100_000
+        release(cluster)
+        await asyncio.gather(*waiting)
+        await asyncio.gather(*(writer.close() for writer in writers))
+        assert process_budget().decision.bytes == 0
 
 
 @pytest.mark.rule("P3")
-def test_beside_a_writer_that_holds_everything_a_new_one_sends_at_once_and_gets_its_part() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            config = replace(CONFIG, window_bytes_max=8 * MIB, slow_bookie_bytes_max=16 * MIB)
-            client = cluster.client(config)
-            hot, late = await client.create_ledger(), await client.create_ledger()
-            hold(cluster)
-            assert 6 * MIB < fill(hot, bytes(10_000)) <= 7 * MIB + 10_000
-            assert fill(late, bytes(10_000)) >= MIB // 2
-            third = await client.create_ledger()  # and one that finds the budget used up
-            fill(late, b"")
-            assert third.append_nowait(bytes(2 * MIB)) == 0
-            release(cluster)
-            await asyncio.gather(hot.close(), late.close(), third.close())
-
-    run(work())
+async def test_beside_a_writer_that_holds_everything_a_new_one_sends_at_once_and_gets_its_part() -> None:
+    async with memory_cluster() as cluster:
+        config = replace(CONFIG, window_bytes_max=8 * MIB, slow_bookie_bytes_max=16 * MIB)
+        client = cluster.client(config)
+        hot, late = await client.create_ledger(), await client.create_ledger()
+        hold(cluster)
+        assert 6 * MIB < fill(hot, bytes(10_000)) <= 7 * MIB + 10_000
+        assert fill(late, bytes(10_000)) >= MIB // 2
+        third = await client.create_ledger()  # and one that finds the budget used up
+        fill(late, b"")
+        assert third.append_nowait(bytes(2 * MIB)) == 0
+        release(cluster)
+        await asyncio.gather(hot.close(), late.close(), third.close())
 
 
 @pytest.mark.rule("P3")
-def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            config = replace(CONFIG, process_window_bytes_max=2 * MIB)
-            writer = await cluster.client(config).create_ledger()
-            slow = writer.metadata.last_fragment.ensemble[2]
-            cluster.network.bookies[slow].hold_commits()
-            appending = asyncio.create_task(writer.append_batch(EntryBatch.from_list([bytes(50_000)] * 100)))
-            await eventually(lambda: writer._machine.retained_bytes > MIB)
-            await asyncio.sleep(1.0)
-            assert not appending.done()  # 5 MB, of which 2 MiB may be kept for the slow one
-            assert process_budget().decision.bytes <= 2 * MIB + 64 * 1024
-            cluster.network.bookies[slow].release_commits()
-            assert await appending == 99
-            await writer.flush()
-            await eventually(lambda: process_budget().decision.bytes == 0)
-            await writer.close()
-
-    run(work())
+async def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up() -> None:
+    async with memory_cluster(3) as cluster:
+        config = replace(CONFIG, process_window_bytes_max=2 * MIB)
+        writer = await cluster.client(config).create_ledger()
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.bookies[slow].hold_commits()
+        appending = asyncio.create_task(writer.append_batch(EntryBatch.from_list([bytes(50_000)] * 100)))
+        await eventually(lambda: writer._machine.retained_bytes > MIB)
+        await asyncio.sleep(1.0)
+        assert not appending.done()  # 5 MB, of which 2 MiB may be kept for the slow one
+        assert process_budget().decision.bytes <= 2 * MIB + 64 * 1024
+        cluster.network.bookies[slow].release_commits()
+        assert await appending == 99
+        await writer.flush()
+        await eventually(lambda: process_budget().decision.bytes == 0)
+        await writer.close()
 
 
 @pytest.mark.rule("P3")
 @pytest.mark.parametrize("how", ["abandon", "client", "failure"])
-def test_a_writer_that_ends_gives_its_part_back_and_others_go_on(how: str) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client, other = cluster.client(CONFIG), cluster.client(CONFIG)
-            config = replace(CONFIG, process_window_bytes_max=MIB)
-            ending, going_on = await client.create_ledger(), await other.create_ledger()
-            limits = cluster.client(config)
-            hold(cluster)
-            fill(ending, bytes(10_000))
-            going_on.append_nowait(bytes(500_000))
-            waiting = asyncio.create_task(going_on.append(bytes(400_000)))
-            await asyncio.sleep(0.01)
-            assert going_on.last_add_pushed == 0
-            if how == "abandon":
-                await ending.abandon()
-            elif how == "client":
-                await client.close()
-            else:
-                ending._driver.feed(MetadataConflicted())  # answers nothing that was asked
-                assert ending.is_failed
-            await eventually(lambda: going_on.last_add_pushed == 1)
-            release(cluster)
-            await waiting
-            await limits.close()
-
-    run(work())
+async def test_a_writer_that_ends_gives_its_part_back_and_others_go_on(how: str) -> None:
+    async with memory_cluster() as cluster:
+        client, other = cluster.client(CONFIG), cluster.client(CONFIG)
+        config = replace(CONFIG, process_window_bytes_max=MIB)
+        ending, going_on = await client.create_ledger(), await other.create_ledger()
+        limits = cluster.client(config)
+        hold(cluster)
+        fill(ending, bytes(10_000))
+        going_on.append_nowait(bytes(500_000))
+        waiting = asyncio.create_task(going_on.append(bytes(400_000)))
+        await asyncio.sleep(0.01)
+        assert going_on.last_add_pushed == 0
+        if how == "abandon":
+            await ending.abandon()
+        elif how == "client":
+            await client.close()
+        else:
+            ending._driver.feed(MetadataConflicted())  # answers nothing that was asked
+            assert ending.is_failed
+        await eventually(lambda: going_on.last_add_pushed == 1)
+        release(cluster)
+        await waiting
+        await limits.close()
 
 
 def test_the_budget_is_checked_with_the_window() -> None:
@@ -136,28 +122,25 @@ def test_the_budget_is_checked_with_the_window() -> None:
         ClientConfig(process_window_bytes_max=MIB)
 
 
-def test_threads_that_poll_get_through_beside_each_other() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client = cluster.client(replace(CONFIG, process_window_bytes_max=MIB))
-            writers = [await client.create_ledger() for _ in range(6)]
-            done: list[int] = []
+async def test_threads_that_poll_get_through_beside_each_other() -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client(replace(CONFIG, process_window_bytes_max=MIB))
+        writers = [await client.create_ledger() for _ in range(6)]
+        done: list[int] = []
 
-            def produce(writer: LedgerWriter) -> None:
-                sent = 0
-                while sent < 300:
-                    try:
-                        writer.append_nowait(bytes(5_000))
-                        sent += 1
-                    except WindowFullError:
-                        threading.Event().wait(0.001)
-                done.append(sent)
+        def produce(writer: LedgerWriter) -> None:
+            sent = 0
+            while sent < 300:
+                try:
+                    writer.append_nowait(bytes(5_000))
+                    sent += 1
+                except WindowFullError:
+                    threading.Event().wait(0.001)
+            done.append(sent)
 
-            await asyncio.gather(*(asyncio.to_thread(produce, writer) for writer in writers))
-            assert done == [300] * 6
-            await asyncio.gather(*(writer.close() for writer in writers))
-
-    run(work())
+        await asyncio.gather(*(asyncio.to_thread(produce, writer) for writer in writers))
+        assert done == [300] * 6
+        await asyncio.gather(*(writer.close() for writer in writers))
 
 
 @pytest.mark.rule("K4")

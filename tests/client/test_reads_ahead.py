@@ -52,58 +52,49 @@ def heard(client: BookKeeper, *, damaged: int = -1) -> list[tuple[str, int]]:
     return asked
 
 
-def test_the_next_answer_is_asked_for_while_this_one_is_consumed_and_no_range_twice() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            ledger_id, client = await written(cluster), cluster.client(CONFIG)
-            reader = await client.open_ledger(ledger_id, recover=False)
-            asked, got = heard(client), []
-            batches = reader.read(0, 59)
-            got += (await anext(batches)).to_list()
-            await eventually(lambda: len(asked) == 2)
-            await asyncio.sleep(0.05)
-            assert len(asked) == 2, "one ahead: each holds memory"
-            async for batch in batches:
-                got += batch.to_list()
-            assert got == ENTRIES
-            firsts = [first for _, first in asked]
-            assert firsts == sorted(set(firsts))
-            assert len({bookie for bookie, _ in asked}) == 1
-            await reader.close()
-
-    asyncio.run(work())
+async def test_the_next_answer_is_asked_for_while_this_one_is_consumed_and_no_range_twice() -> None:
+    async with memory_cluster(3) as cluster:
+        ledger_id, client = await written(cluster), cluster.client(CONFIG)
+        reader = await client.open_ledger(ledger_id, recover=False)
+        asked, got = heard(client), []
+        batches = reader.read(0, 59)
+        got += (await anext(batches)).to_list()
+        await eventually(lambda: len(asked) == 2)
+        await asyncio.sleep(0.05)
+        assert len(asked) == 2, "one ahead: each holds memory"
+        async for batch in batches:
+            got += batch.to_list()
+        assert got == ENTRIES
+        firsts = [first for _, first in asked]
+        assert firsts == sorted(set(firsts))
+        assert len({bookie for bookie, _ in asked}) == 1
+        await reader.close()
 
 
 @pytest.mark.parametrize("damaged", [1, 3])
-def test_what_was_asked_ahead_in_vain_is_dropped(damaged: int) -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            ledger_id, client = await written(cluster), cluster.client(replace(CONFIG, read_bytes_max=2_000))
-            reader = await client.open_ledger(ledger_id, recover=False)
-            asked, batches, got = heard(client, damaged=damaged), reader.reading(0, 59), []
-            while len(got) < damaged:
-                got += (await anext(batches)).to_list()
-            await eventually(lambda: asked[-1][1] > damaged)
-            await asyncio.sleep(0.05)  # what was asked ahead is there, and waits
-            async for batch in batches:
-                got += batch.to_list()
-            assert got == ENTRIES
-            assert len({bookie for bookie, _ in asked}) == 2, "the other one's answer is taken for what it is"
-            await reader.close()
-
-    asyncio.run(work())
+async def test_what_was_asked_ahead_in_vain_is_dropped(damaged: int) -> None:
+    async with memory_cluster(3) as cluster:
+        ledger_id, client = await written(cluster), cluster.client(replace(CONFIG, read_bytes_max=2_000))
+        reader = await client.open_ledger(ledger_id, recover=False)
+        asked, batches, got = heard(client, damaged=damaged), reader.reading(0, 59), []
+        while len(got) < damaged:
+            got += (await anext(batches)).to_list()
+        await eventually(lambda: asked[-1][1] > damaged)
+        await asyncio.sleep(0.05)  # what was asked ahead is there, and waits
+        async for batch in batches:
+            got += batch.to_list()
+        assert got == ENTRIES
+        assert len({bookie for bookie, _ in asked}) == 2, "the other one's answer is taken for what it is"
+        await reader.close()
 
 
-def test_a_read_that_is_given_up_leaves_no_request_behind() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            ledger_id, client = await written(cluster), cluster.client(CONFIG)
-            reader = await client.open_ledger(ledger_id, recover=False)
-            asked, before = heard(client), asyncio.all_tasks()
-            async with contextlib.aclosing(reader.read(0, 59)) as batches:
-                await anext(batches)
-                await eventually(lambda: len(asked) == 2)
-            await eventually(lambda: not asyncio.all_tasks() - before)
-            await reader.close()
-
-    asyncio.run(work())
+async def test_a_read_that_is_given_up_leaves_no_request_behind() -> None:
+    async with memory_cluster(3) as cluster:
+        ledger_id, client = await written(cluster), cluster.client(CONFIG)
+        reader = await client.open_ledger(ledger_id, recover=False)
+        asked, before = heard(client), asyncio.all_tasks()
+        async with contextlib.aclosing(reader.read(0, 59)) as batches:
+            await anext(batches)
+            await eventually(lambda: len(asked) == 2)
+        await eventually(lambda: not asyncio.all_tasks() - before)
+        await reader.close()

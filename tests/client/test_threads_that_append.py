@@ -84,79 +84,73 @@ def test_two_threads_put_and_one_takes_and_each_id_names_its_payload() -> None:
 
 @pytest.mark.long
 @pytest.mark.rule("P1")
-def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the_ledger() -> None:
-    async def story() -> None:
-        async with memory_cluster(3) as cluster:
-            client, told = cluster.client(SMALL), Told()
-            writer = await client.create_ledger(password=PASSWORD)
+async def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the_ledger() -> None:
+    async with memory_cluster(3) as cluster:
+        client, told = cluster.client(SMALL), Told()
+        writer = await client.create_ledger(password=PASSWORD)
 
-            def nowait(name: int) -> None:
-                for number in range(EACH):
-                    payload = b"%d-%d" % (name, number)
-                    told.note(until_there_is_room(lambda p=payload: writer.append_nowait(p)), [payload])
+        def nowait(name: int) -> None:
+            for number in range(EACH):
+                payload = b"%d-%d" % (name, number)
+                told.note(until_there_is_room(lambda p=payload: writer.append_nowait(p)), [payload])
 
-            def futures(name: int) -> None:
-                for number in range(EACH // 3):
-                    payload, made = b"%d-%d" % (name, number), list[Future[int]]()
-                    until_there_is_room(lambda p=payload, m=made: m.append(writer.append_future(p)) or 0)
-                    told.note(made[0].result(10), [payload])
+        def futures(name: int) -> None:
+            for number in range(EACH // 3):
+                payload, made = b"%d-%d" % (name, number), list[Future[int]]()
+                until_there_is_room(lambda p=payload, m=made: m.append(writer.append_future(p)) or 0)
+                told.note(made[0].result(10), [payload])
 
-            async def batches(name: int) -> None:
-                for number in range(EACH // 10):
-                    payloads = [b"%d-%d-%d" % (name, number, k) + bytes(300) for k in range(8)]
-                    last = await writer.append_batch(EntryBatch.from_list(payloads))
-                    told.note(last - len(payloads) + 1, payloads)
+        async def batches(name: int) -> None:
+            for number in range(EACH // 10):
+                payloads = [b"%d-%d-%d" % (name, number, k) + bytes(300) for k in range(8)]
+                last = await writer.append_batch(EntryBatch.from_list(payloads))
+                told.note(last - len(payloads) + 1, payloads)
 
-            async def singles(name: int) -> None:
-                for number in range(EACH // 10):
-                    payload = b"%d-%d" % (name, number)
-                    told.note(await writer.append(payload), [payload])
+        async def singles(name: int) -> None:
+            for number in range(EACH // 10):
+                payload = b"%d-%d" % (name, number)
+                told.note(await writer.append(payload), [payload])
 
-            work = (asyncio.to_thread(nowait, 1), asyncio.to_thread(futures, 2), batches(3), singles(4), batches(5))
-            async with asyncio.timeout(40):
-                await asyncio.gather(*work)
-                await writer.close()
-            reader = await client.open_ledger(writer.ledger_id, recover=False, password=PASSWORD)
-            found = [p async for batch in reader.read(0, reader.last_add_confirmed) for p in batch.to_list()]
-            await reader.close()
-            assert found == told.all()
-
-    asyncio.run(story())
+        work = (asyncio.to_thread(nowait, 1), asyncio.to_thread(futures, 2), batches(3), singles(4), batches(5))
+        async with asyncio.timeout(40):
+            await asyncio.gather(*work)
+            await writer.close()
+        reader = await client.open_ledger(writer.ledger_id, recover=False, password=PASSWORD)
+        found = [p async for batch in reader.read(0, reader.last_add_confirmed) for p in batch.to_list()]
+        await reader.close()
+        assert found == told.all()
 
 
 @pytest.mark.long
 @pytest.mark.rule("MUST15")
-def test_each_offset_that_was_told_while_a_leader_rolls_names_its_entry_in_the_log() -> None:
-    async def story() -> None:
-        async with memory_cluster(3) as cluster:
-            log, told = NamedLog(cluster.client(SMALL), "events", password=PASSWORD), Told()
-            leader = await log.lead()
+async def test_each_offset_that_was_told_while_a_leader_rolls_names_its_entry_in_the_log() -> None:
+    async with memory_cluster(3) as cluster:
+        log, told = NamedLog(cluster.client(SMALL), "events", password=PASSWORD), Told()
+        leader = await log.lead()
 
-            def nowait(name: int) -> None:
-                for number in range(EACH):
-                    payload = b"%d-%d" % (name, number)
-                    told.note(until_there_is_room(lambda p=payload: leader.append_nowait(p)), [payload])
+        def nowait(name: int) -> None:
+            for number in range(EACH):
+                payload = b"%d-%d" % (name, number)
+                told.note(until_there_is_room(lambda p=payload: leader.append_nowait(p)), [payload])
 
-            async def batches(leader: LogLeader, name: int) -> None:
-                for number in range(EACH // 10):
-                    payloads = [b"%d-%d-%d" % (name, number, k) + bytes(100) for k in range(4)]
-                    last = await leader.append_batch(EntryBatch.from_list(payloads))
-                    told.note(last - len(payloads) + 1, payloads)
+        async def batches(leader: LogLeader, name: int) -> None:
+            for number in range(EACH // 10):
+                payloads = [b"%d-%d-%d" % (name, number, k) + bytes(100) for k in range(4)]
+                last = await leader.append_batch(EntryBatch.from_list(payloads))
+                told.note(last - len(payloads) + 1, payloads)
 
-            async def rolls() -> None:
-                for _ in range(5):
-                    await leader.roll()
+        async def rolls() -> None:
+            for _ in range(5):
+                await leader.roll()
 
-            threads = (asyncio.to_thread(nowait, name) for name in (1, 2))
-            work = (*threads, batches(leader, 3), batches(leader, 4), rolls())
-            async with asyncio.timeout(40):
-                await asyncio.gather(*work)
-                await leader.close()
-            found: list[bytes] = []
-            async for offset, batch in log.read(0, await log.end_offset()):
-                assert offset == len(found)
-                found += batch.to_list()
-            assert found == told.all()
-            assert len((await log.head()).value.tail) > 1  # it did roll; a ledger without entries is not listed
-
-    asyncio.run(story())
+        threads = (asyncio.to_thread(nowait, name) for name in (1, 2))
+        work = (*threads, batches(leader, 3), batches(leader, 4), rolls())
+        async with asyncio.timeout(40):
+            await asyncio.gather(*work)
+            await leader.close()
+        found: list[bytes] = []
+        async for offset, batch in log.read(0, await log.end_offset()):
+            assert offset == len(found)
+            found += batch.to_list()
+        assert found == told.all()
+        assert len((await log.head()).value.tail) > 1  # it did roll; a ledger without entries is not listed

@@ -19,36 +19,30 @@ async def read(client: BookKeeper, ledger_id: int, first: int, last: int, *, unc
 
 
 @pytest.mark.rule("MUST14")
-def test_what_bookies_have_is_read_beyond_the_lac_if_the_caller_says_so() -> None:
-    async def work() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            client = cluster.client()
-            writer = await client.create_ledger(deferred_sync=True)  # whose LAC stands still
-            for number in range(10):
-                writer.append_nowait(b"%d" % number)
-            await writer.flush()
-            assert await read(client, writer.ledger_id, 0, 9) == [b"%d" % number for number in range(10)]
-            with pytest.raises(InvalidArgumentError, match="cannot be read"):
-                await read(client, writer.ledger_id, 0, 9, unconfirmed=False)
-            with pytest.raises(NoSuchEntryError, match=r"entry 10 .* is not there yet, and is not confirmed"):
-                await read(client, writer.ledger_id, 8, 12)
-            await writer.close()
-            with pytest.raises(InvalidArgumentError, match="cannot be read"):
-                await read(client, writer.ledger_id, 0, 10)
-
-    asyncio.run(work())
+async def test_what_bookies_have_is_read_beyond_the_lac_if_the_caller_says_so() -> None:
+    async with asyncio.timeout(20), memory_cluster() as cluster:
+        client = cluster.client()
+        writer = await client.create_ledger(deferred_sync=True)  # whose LAC stands still
+        for number in range(10):
+            writer.append_nowait(b"%d" % number)
+        await writer.flush()
+        assert await read(client, writer.ledger_id, 0, 9) == [b"%d" % number for number in range(10)]
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
+            await read(client, writer.ledger_id, 0, 9, unconfirmed=False)
+        with pytest.raises(NoSuchEntryError, match=r"entry 10 .* is not there yet, and is not confirmed"):
+            await read(client, writer.ledger_id, 8, 12)
+        await writer.close()
+        with pytest.raises(InvalidArgumentError, match="cannot be read"):
+            await read(client, writer.ledger_id, 0, 10)
 
 
-def test_the_loss_of_a_confirmed_entry_is_still_a_loss() -> None:
-    async def work() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            client = cluster.client()
-            writer = await client.create_ledger()
-            await writer.append(b"0")
-            await writer.close()
-            record = (await client.read_metadata(writer.ledger_id)).value
-            client.store.write_ledger(writer.ledger_id, record.closed_at(3, 1), 1)
-            with pytest.raises(NoSuchEntryError, match="is lost"):
-                await read(client, writer.ledger_id, 0, 3)
-
-    asyncio.run(work())
+async def test_the_loss_of_a_confirmed_entry_is_still_a_loss() -> None:
+    async with asyncio.timeout(20), memory_cluster() as cluster:
+        client = cluster.client()
+        writer = await client.create_ledger()
+        await writer.append(b"0")
+        await writer.close()
+        record = (await client.read_metadata(writer.ledger_id)).value
+        client.store.write_ledger(writer.ledger_id, record.closed_at(3, 1), 1)
+        with pytest.raises(NoSuchEntryError, match="is lost"):
+            await read(client, writer.ledger_id, 0, 3)

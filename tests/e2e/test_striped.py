@@ -39,32 +39,29 @@ def strikes(seven: LocalCluster) -> Iterator[Strikes]:
 
 @every_shape
 @pytest.mark.rule("P2")
-def test_frames_torn_by_ensemble_changes_are_tailed_and_read_to_the_byte(
+async def test_frames_torn_by_ensemble_changes_are_tailed_and_read_to_the_byte(
     seven: LocalCluster, strikes: Strikes, shape: str
 ) -> None:
-    async def story() -> None:
-        async with await client.connect(seven.uri, config=QUICK) as writing, await client.connect(seven.uri) as reading:
-            ledger = await writing.create_ledger(**SHAPES[shape].sizes)
-            tailing = await reading.open_ledger(ledger.ledger_id, recover=False)
-            tailed: list[bytes] = []
+    async with await client.connect(seven.uri, config=QUICK) as writing, await client.connect(seven.uri) as reading:
+        ledger = await writing.create_ledger(**SHAPES[shape].sizes)
+        tailing = await reading.open_ledger(ledger.ledger_id, recover=False)
+        tailed: list[bytes] = []
 
-            async def tail() -> None:
-                async for batch in tailing.tail():
-                    tailed.extend(batch.to_list())
+        async def tail() -> None:
+            async for batch in tailing.tail():
+                tailed.extend(batch.to_list())
 
-            follower = asyncio.create_task(tail())
-            written = await write_with_changes(ledger, SHAPES[shape], strikes)
-            await until(lambda: len(tailed) == len(written), "a tail to the last entry of an idle writer")
-            await ledger.close()
-            await follower
-            check_changes(ledger.metadata, SHAPES[shape])
-            assert tailed == written
-            reader = await reading.open_ledger(ledger.ledger_id, recover=False)
-            found = [value async for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
-            assert found == written
-            assert reader.length == sum(map(len, written))
-
-    asyncio.run(story())
+        follower = asyncio.create_task(tail())
+        written = await write_with_changes(ledger, SHAPES[shape], strikes)
+        await until(lambda: len(tailed) == len(written), "a tail to the last entry of an idle writer")
+        await ledger.close()
+        await follower
+        check_changes(ledger.metadata, SHAPES[shape])
+        assert tailed == written
+        reader = await reading.open_ledger(ledger.ledger_id, recover=False)
+        found = [value async for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
+        assert found == written
+        assert reader.length == sum(map(len, written))
 
 
 @every_shape

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from bk_core.client import connect
@@ -86,21 +84,18 @@ def test_batch_reads(apache: ApacheCluster, peer: PeerClient) -> None:
         assert ledger.read(0, 99, how="batch").checksum == PATTERN.checksum(0, 99)
 
 
-def test_our_client_reads_in_batches_where_there_are_any(apache: ApacheCluster, peer: PeerClient) -> None:
+async def test_our_client_reads_in_batches_where_there_are_any(apache: ApacheCluster, peer: PeerClient) -> None:
     ledger = peer.client(apache.uri).create(ensemble_size=2)
     ledger.add(5000, PATTERN)
     ledger.close()
 
-    async def story() -> None:
-        async with await connect(apache.uri) as client:
-            async with await client.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD) as reader:
-                found = [entry async for batch in reader.read(0, 4999) for entry in batch.to_list()]
-            assert checksum(found) == PATTERN.checksum(0, 4999)
-            links = client.transport._links.values()
-            over = {link._batches.over for link in links if link._second._transport}
-            assert over == {apache.tools.version == THIRD}, "bookies before 4.17 have none"
-
-    asyncio.run(story())
+    async with await connect(apache.uri) as client:
+        async with await client.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD) as reader:
+            found = [entry async for batch in reader.read(0, 4999) for entry in batch.to_list()]
+        assert checksum(found) == PATTERN.checksum(0, 4999)
+        links = client.transport._links.values()
+        over = {link._batches.over for link in links if link._second._transport}
+        assert over == {apache.tools.version == THIRD}, "bookies before 4.17 have none"
 
 
 def test_every_bookie_is_listed(apache: ApacheCluster, peer: PeerClient) -> None:

@@ -18,7 +18,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
-from tests.kit.memory_cluster import FAST, run
+from tests.kit.memory_cluster import FAST
 from tests.kit.metadata_worlds import LET_GO_S, EnsembleLagWorld, a_ledger, tree_of
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 from tests.logs.leader_kit import PASSWORD, log_of
@@ -33,41 +33,38 @@ def world(zookeeper_ensemble: ZooKeeperEnsemble) -> Iterator[EnsembleLagWorld]:
     made.close()
 
 
-def test_ledger_that_a_task_closed_a_moment_ago_is_published_and_planned(world: EnsembleLagWorld) -> None:
-    async def work() -> None:
-        network = MemoryNetwork("b1", "b2", "b3")
-        for name in ("b1", "b2", "b3"):
-            await asyncio.to_thread(world.writer.register_bookie, BookieServiceInfo(name))
-        instance_id = world.writer.instance_id()
-        task = BookKeeper(world.writer, network.transport(), instance_id=instance_id, config=FAST)
-        driver = BookKeeper(world.reader, network.transport(), instance_id=instance_id, config=FAST)
-        await log_of(driver).create()
-        world.lag()
-        ledger = await task.create_ledger(password=PASSWORD)
-        await ledger.append_batch(EntryBatch.from_list([b"a", b"b"]))
-        await ledger.close()
-        with pytest.raises(NoNodeError):  # a bare read is old
-            await asyncio.to_thread(tree_of(world.reader).get, world.reader._znode_of(ledger.ledger_id))
-        extent = NewExtent(
-            ledger_id=ledger.ledger_id,
-            entry_count=2,
-            size_bytes=2,
-            created_ms=1,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-            fragments=ledger.metadata.fragments,
-        )
-        assert (await log_of(driver).publish([extent], PublishId.job("x"))).rows == 2
-        world.lag()
-        await log_of(task).overwrite([], PublishId.job("y"))
-        assert (await log_of(driver).head(sync=False)).value.epoch == 0, "a bare read is old"
-        assert world.lags
-        assert (await log_of(driver).head()).value.epoch == 1
-        await driver.transport.close()
-        await task.transport.close()
-
-    run(work())
+async def test_ledger_that_a_task_closed_a_moment_ago_is_published_and_planned(world: EnsembleLagWorld) -> None:
+    network = MemoryNetwork("b1", "b2", "b3")
+    for name in ("b1", "b2", "b3"):
+        await asyncio.to_thread(world.writer.register_bookie, BookieServiceInfo(name))
+    instance_id = world.writer.instance_id()
+    task = BookKeeper(world.writer, network.transport(), instance_id=instance_id, config=FAST)
+    driver = BookKeeper(world.reader, network.transport(), instance_id=instance_id, config=FAST)
+    await log_of(driver).create()
+    world.lag()
+    ledger = await task.create_ledger(password=PASSWORD)
+    await ledger.append_batch(EntryBatch.from_list([b"a", b"b"]))
+    await ledger.close()
+    with pytest.raises(NoNodeError):  # a bare read is old
+        await asyncio.to_thread(tree_of(world.reader).get, world.reader._znode_of(ledger.ledger_id))
+    extent = NewExtent(
+        ledger_id=ledger.ledger_id,
+        entry_count=2,
+        size_bytes=2,
+        created_ms=1,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+        fragments=ledger.metadata.fragments,
+    )
+    assert (await log_of(driver).publish([extent], PublishId.job("x"))).rows == 2
+    world.lag()
+    await log_of(task).overwrite([], PublishId.job("y"))
+    assert (await log_of(driver).head(sync=False)).value.epoch == 0, "a bare read is old"
+    assert world.lags
+    assert (await log_of(driver).head()).value.epoch == 1
+    await driver.transport.close()
+    await task.transport.close()
 
 
 def test_session_that_begins_with_a_server_that_lags_has_all_that_was_done_before(

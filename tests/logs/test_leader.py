@@ -21,202 +21,184 @@ from bk_core.errors import (
 )
 from bk_core.model import LedgerState
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, read_all
 
 
 @pytest.mark.rule("MUST15")
-def test_a_leader_writes_a_log_that_did_not_exist_and_seals_it() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            async with await log.lead() as leader:
-                assert leader.created
-                assert [await leader.append(b"%d" % n) for n in range(5)] == [0, 1, 2, 3, 4]
-                assert leader.next_offset == 5
-                last = await leader.append_batch(EntryBatch.from_list([b"5", b"6"]))
-                assert last == 6
-                await leader.wait_confirmed(last)
-                while await log.end_offset() < 7:  # the last LAC travels in a hint (RULES P9)
-                    await asyncio.sleep(0.005)
-                ledger_id = leader.ledger_id
-            head = (await log.head()).value
-            assert (head.open_extents, head.next_offset) == ((), 7)
-            assert [e.ledger_id for e in head.tail] == [ledger_id]
-            assert await read_all(log) == [b"%d" % n for n in range(7)]
-            metadata = (await bookkeeper.read_metadata(ledger_id)).value
-            assert metadata.state is LedgerState.CLOSED
-            assert metadata.custom_metadata["bk.log.uuid"] == head.uuid.encode()
-            assert metadata.custom_metadata["application"] == b"pyspark-bookkeeper"
-            with pytest.raises(LedgerClosedError):
-                await leader.append(b"after the end")
-            with pytest.raises(LedgerClosedError):
-                leader.append_nowait(b"after the end")
-            await leader.close()
-            async with await log.lead() as leader:
-                assert not leader.created
-                assert await leader.append(b"7") == 7
-
-    run(work())
+async def test_a_leader_writes_a_log_that_did_not_exist_and_seals_it() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        async with await log.lead() as leader:
+            assert leader.created
+            assert [await leader.append(b"%d" % n) for n in range(5)] == [0, 1, 2, 3, 4]
+            assert leader.next_offset == 5
+            last = await leader.append_batch(EntryBatch.from_list([b"5", b"6"]))
+            assert last == 6
+            await leader.wait_confirmed(last)
+            while await log.end_offset() < 7:  # the last LAC travels in a hint (RULES P9)
+                await asyncio.sleep(0.005)
+            ledger_id = leader.ledger_id
+        head = (await log.head()).value
+        assert (head.open_extents, head.next_offset) == ((), 7)
+        assert [e.ledger_id for e in head.tail] == [ledger_id]
+        assert await read_all(log) == [b"%d" % n for n in range(7)]
+        metadata = (await bookkeeper.read_metadata(ledger_id)).value
+        assert metadata.state is LedgerState.CLOSED
+        assert metadata.custom_metadata["bk.log.uuid"] == head.uuid.encode()
+        assert metadata.custom_metadata["application"] == b"pyspark-bookkeeper"
+        with pytest.raises(LedgerClosedError):
+            await leader.append(b"after the end")
+        with pytest.raises(LedgerClosedError):
+            leader.append_nowait(b"after the end")
+        await leader.close()
+        async with await log.lead() as leader:
+            assert not leader.created
+            assert await leader.append(b"7") == 7
 
 
 @pytest.mark.rule("MUST15")
 @pytest.mark.rule("N2")
-def test_a_takeover_fences_the_leader_and_keeps_every_confirmed_entry_at_its_offset() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            old = await log_of(cluster.client()).lead()
-            for n in range(5):
-                assert await old.append(b"old %d" % n) == n
-            log = log_of(cluster.client())
-            new = await log.lead()
-            assert await new.append(b"new") == 5
-            with pytest.raises(LeadershipLostError) as caught:
-                await old.append(b"too late")
-            assert caught.value.outcome is Outcome.UNKNOWN
-            assert not old.is_leader
-            with pytest.raises(LeadershipLostError):
-                await old.close()
-            with pytest.raises(LeadershipLostError):
-                await old.roll()
-            await new.close()
-            assert await read_all(log) == [*(b"old %d" % n for n in range(5)), b"new"]
-
-    run(work())
+async def test_a_takeover_fences_the_leader_and_keeps_every_confirmed_entry_at_its_offset() -> None:
+    async with memory_cluster() as cluster:
+        old = await log_of(cluster.client()).lead()
+        for n in range(5):
+            assert await old.append(b"old %d" % n) == n
+        log = log_of(cluster.client())
+        new = await log.lead()
+        assert await new.append(b"new") == 5
+        with pytest.raises(LeadershipLostError) as caught:
+            await old.append(b"too late")
+        assert caught.value.outcome is Outcome.UNKNOWN
+        assert not old.is_leader
+        with pytest.raises(LeadershipLostError):
+            await old.close()
+        with pytest.raises(LeadershipLostError):
+            await old.roll()
+        await new.close()
+        assert await read_all(log) == [*(b"old %d" % n for n in range(5)), b"new"]
 
 
-def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            leader = await log.lead(roll_bytes=2_000)
-            wanted: dict[int, bytes] = {}
-            ledgers = set[int]()
-            written = [0] * 5
+async def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        leader = await log.lead(roll_bytes=2_000)
+        wanted: dict[int, bytes] = {}
+        ledgers = set[int]()
+        written = [0] * 5
 
-            async def append(worker: int) -> None:
-                while len(ledgers) < 5:
-                    n = written[worker]
-                    written[worker] += 1
-                    ledgers.add(leader.ledger_id)
-                    value = b"%d/%d " % (worker, n) + b"x" * 40
-                    if n % 3 == 0:
-                        offset = await leader.append_batch(EntryBatch.from_list([value]))
-                        await leader.wait_confirmed(offset)
-                    elif n % 3 == 1:
-                        offset = leader.append_nowait(value)
-                        await leader.wait_confirmed(offset)
-                    else:
-                        offset = await leader.append(value)
-                    if n % 3:  # a batch's offset is that of the last entry queued, which may be another worker's
-                        assert offset not in wanted
-                        wanted[offset] = value
-                    await asyncio.sleep(0.001)  # the store's threads need a turn, or rolls take thousands of entries
+        async def append(worker: int) -> None:
+            while len(ledgers) < 5:
+                n = written[worker]
+                written[worker] += 1
+                ledgers.add(leader.ledger_id)
+                value = b"%d/%d " % (worker, n) + b"x" * 40
+                if n % 3 == 0:
+                    offset = await leader.append_batch(EntryBatch.from_list([value]))
+                    await leader.wait_confirmed(offset)
+                elif n % 3 == 1:
+                    offset = leader.append_nowait(value)
+                    await leader.wait_confirmed(offset)
+                else:
+                    offset = await leader.append(value)
+                if n % 3:  # a batch's offset is that of the last entry queued, which may be another worker's
+                    assert offset not in wanted
+                    wanted[offset] = value
+                await asyncio.sleep(0.001)  # the store's threads need a turn, or rolls take thousands of entries
 
-            await asyncio.gather(*(append(worker) for worker in range(5)))
-            await leader.close()
-            found = await read_all(log)
-            assert len(found) == sum(written)
-            for offset, value in wanted.items():
-                assert found[offset] == value
-            for worker in range(5):
-                mine = [value for value in found if value.startswith(b"%d/" % worker)]
-                assert mine == [b"%d/%d " % (worker, n) + b"x" * 40 for n in range(written[worker])]
-            head = (await log.head()).value
-            assert len(head.tail) >= 4  # the last one may have stayed empty
-            for extent in head.tail:
-                assert (await bookkeeper.read_metadata(extent.ledger_id)).value.is_closed
-
-    run(work())
+        await asyncio.gather(*(append(worker) for worker in range(5)))
+        await leader.close()
+        found = await read_all(log)
+        assert len(found) == sum(written)
+        for offset, value in wanted.items():
+            assert found[offset] == value
+        for worker in range(5):
+            mine = [value for value in found if value.startswith(b"%d/" % worker)]
+            assert mine == [b"%d/%d " % (worker, n) + b"x" * 40 for n in range(written[worker])]
+        head = (await log.head()).value
+        assert len(head.tail) >= 4  # the last one may have stayed empty
+        for extent in head.tail:
+            assert (await bookkeeper.read_metadata(extent.ledger_id)).value.is_closed
 
 
 @pytest.mark.rule("N2")
-def test_no_entry_enters_the_next_ledger_before_the_previous_one_is_confirmed() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client())
-            leader = await log.lead()
-            await leader.append(b"0")
-            first = leader.ledger_id
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
-            waiting = leader.append_nowait(b"1")
-            rolling = asyncio.create_task(leader.roll())
-            await eventually(lambda: leader.ledger_id != first)
-            assert leader.append_nowait(b"2") == waiting + 1
-            with pytest.raises(EntryTooLargeError):
-                leader.append_nowait(bytes(ENTRY_BYTES_MAX + 1))
-            held = asyncio.create_task(leader.wait_confirmed(waiting + 1))
-            await asyncio.sleep(0.02)
-            assert not held.done()
-            assert leader._appends.writer._machine.lap == -1  # nothing was sent
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
-            await held
-            await rolling
-            assert leader.ledger_id != first
-            assert await leader.append(b"3") == 3
-            await leader.close()
-            assert await read_all(log) == [b"0", b"1", b"2", b"3"]
-
-    run(work())
+async def test_no_entry_enters_the_next_ledger_before_the_previous_one_is_confirmed() -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client())
+        leader = await log.lead()
+        await leader.append(b"0")
+        first = leader.ledger_id
+        for name in cluster.names:
+            cluster.network.bookies[name].hold_commits()
+        waiting = leader.append_nowait(b"1")
+        rolling = asyncio.create_task(leader.roll())
+        await eventually(lambda: leader.ledger_id != first)
+        assert leader.append_nowait(b"2") == waiting + 1
+        with pytest.raises(EntryTooLargeError):
+            leader.append_nowait(bytes(ENTRY_BYTES_MAX + 1))
+        held = asyncio.create_task(leader.wait_confirmed(waiting + 1))
+        await asyncio.sleep(0.02)
+        assert not held.done()
+        assert leader._appends.writer._machine.lap == -1  # nothing was sent
+        for name in cluster.names:
+            cluster.network.bookies[name].release_commits()
+        await held
+        await rolling
+        assert leader.ledger_id != first
+        assert await leader.append(b"3") == 3
+        await leader.close()
+        assert await read_all(log) == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_is_held_in_a_roll_is_bounded() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            small = ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 19)
-            log = log_of(cluster.client(small))
-            leader = await log.lead()
-            await leader.append(b"0")
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
-            leader.append_nowait(b"1")
-            first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
-            await eventually(lambda: leader.ledger_id != first)
-            for _ in range(10):
-                leader.append_nowait(bytes(100_000))
-            with pytest.raises(WindowFullError):
-                leader.append_nowait(bytes(100_000))
-            queued = leader.next_offset
-            assert queued == 12
-            late = asyncio.create_task(leader.append(bytes(100_000)))
-            await asyncio.sleep(0.02)
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
-            await rolling
-            assert await late == queued
-            await leader.close()
-            assert await log.end_offset() == queued + 1
-
-    run(work())
+async def test_what_is_held_in_a_roll_is_bounded() -> None:
+    async with memory_cluster() as cluster:
+        small = ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 19)
+        log = log_of(cluster.client(small))
+        leader = await log.lead()
+        await leader.append(b"0")
+        for name in cluster.names:
+            cluster.network.bookies[name].hold_commits()
+        leader.append_nowait(b"1")
+        first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
+        await eventually(lambda: leader.ledger_id != first)
+        for _ in range(10):
+            leader.append_nowait(bytes(100_000))
+        with pytest.raises(WindowFullError):
+            leader.append_nowait(bytes(100_000))
+        queued = leader.next_offset
+        assert queued == 12
+        late = asyncio.create_task(leader.append(bytes(100_000)))
+        await asyncio.sleep(0.02)
+        for name in cluster.names:
+            cluster.network.bookies[name].release_commits()
+        await rolling
+        assert await late == queued
+        await leader.close()
+        assert await log.end_offset() == queued + 1
 
 
-def test_a_batch_that_waits_for_room_when_a_roll_begins_stays_in_one_piece() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client(ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 18)))
-            leader = await log.lead()
-            await leader.append(b"0")
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
-            batch = asyncio.create_task(leader.append_batch(EntryBatch.from_list([bytes(100_000)] * 30)))
-            await asyncio.sleep(0.02)
-            first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
-            await eventually(lambda: not leader._appends._gate.is_set())
-            later = asyncio.create_task(leader.append_batch(EntryBatch.from_list([b"1"])))
-            await asyncio.sleep(0.02)
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
-            assert await batch == 30
-            assert await later == 31
-            await rolling
-            await leader.close()
-            assert await read_all(log) == [b"0", *[bytes(100_000)] * 30, b"1"]
-            assert [e.entry_count for e in await log.extents()] == [31, 1]
-            assert (await log.extents())[0].ledger_id == first
-
-    run(work())
+async def test_a_batch_that_waits_for_room_when_a_roll_begins_stays_in_one_piece() -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client(ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 18)))
+        leader = await log.lead()
+        await leader.append(b"0")
+        for name in cluster.names:
+            cluster.network.bookies[name].hold_commits()
+        batch = asyncio.create_task(leader.append_batch(EntryBatch.from_list([bytes(100_000)] * 30)))
+        await asyncio.sleep(0.02)
+        first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
+        await eventually(lambda: not leader._appends._gate.is_set())
+        later = asyncio.create_task(leader.append_batch(EntryBatch.from_list([b"1"])))
+        await asyncio.sleep(0.02)
+        for name in cluster.names:
+            cluster.network.bookies[name].release_commits()
+        assert await batch == 30
+        assert await later == 31
+        await rolling
+        await leader.close()
+        assert await read_all(log) == [b"0", *[bytes(100_000)] * 30, b"1"]
+        assert [e.entry_count for e in await log.extents()] == [31, 1]
+        assert (await log.extents())[0].ledger_id == first

@@ -19,115 +19,97 @@ from bk_core.errors import (
     NotEnoughBookiesError,
     Outcome,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, run
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, read_all
 
 
-def test_a_ledger_is_rolled_by_age_only_if_something_was_appended() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client())
-            leader = await log.lead(roll_age_s=0.05)
-            first = leader.ledger_id
-            await asyncio.sleep(0.15)
-            assert leader.ledger_id == first
-            await leader.append(b"0")
-            await eventually(lambda: leader.ledger_id != first)
-            await leader.close()
-            assert await read_all(log) == [b"0"]
-
-    run(work())
+async def test_a_ledger_is_rolled_by_age_only_if_something_was_appended() -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client())
+        leader = await log.lead(roll_age_s=0.05)
+        first = leader.ledger_id
+        await asyncio.sleep(0.15)
+        assert leader.ledger_id == first
+        await leader.append(b"0")
+        await eventually(lambda: leader.ledger_id != first)
+        await leader.close()
+        assert await read_all(log) == [b"0"]
 
 
-def test_still_leader_is_asked_before_a_roll_and_a_no_ends_leadership() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            answers = iter([True, False])
-            threads: list[threading.Thread] = []
+async def test_still_leader_is_asked_before_a_roll_and_a_no_ends_leadership() -> None:
+    async with memory_cluster() as cluster:
+        answers = iter([True, False])
+        threads: list[threading.Thread] = []
 
-            def still_leader() -> bool:
-                threads.append(threading.current_thread())
-                return next(answers)
+        def still_leader() -> bool:
+            threads.append(threading.current_thread())
+            return next(answers)
 
-            leader = await log_of(cluster.client()).lead(still_leader=still_leader)
-            await leader.append(b"0")
+        leader = await log_of(cluster.client()).lead(still_leader=still_leader)
+        await leader.append(b"0")
+        await leader.roll()
+        with pytest.raises(LeadershipLostError, match="still_leader"):
             await leader.roll()
-            with pytest.raises(LeadershipLostError, match="still_leader"):
-                await leader.roll()
-            with pytest.raises(LeadershipLostError):
-                await leader.append(b"1")
-            assert threading.main_thread() not in threads
-
-    run(work())
+        with pytest.raises(LeadershipLostError):
+            await leader.append(b"1")
+        assert threading.main_thread() not in threads
 
 
-def test_an_answer_of_still_leader_that_fails_counts_as_no() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            leader = await log_of(cluster.client()).lead(still_leader=lambda: 1 // 0 == 1)
-            with pytest.raises(LeadershipLostError):
-                await leader.roll()
-
-    run(work())
-
-
-def test_a_roll_without_enough_bookies_goes_on_in_the_current_ledger() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            log = log_of(cluster.client())
-            leader = await log.lead()
-            await leader.append(b"0")
-            cluster.store.unregister_bookie("b0")
-            with pytest.raises(NotEnoughBookiesError):
-                await leader.roll()
-            assert await leader.append(b"1") == 1
-            cluster.register("b0")
+async def test_an_answer_of_still_leader_that_fails_counts_as_no() -> None:
+    async with memory_cluster() as cluster:
+        leader = await log_of(cluster.client()).lead(still_leader=lambda: 1 // 0 == 1)
+        with pytest.raises(LeadershipLostError):
             await leader.roll()
-            assert await leader.append(b"2") == 2
-            await leader.close()
-            assert await read_all(log) == [b"0", b"1", b"2"]
-
-    run(work())
 
 
-def test_what_cannot_lead_does_not_fence_who_does() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            log = log_of(cluster.client())
-            leader = await log.lead()
-            other = log_of(cluster.client())
-            for options, error in (
-                ({"write_quorum_size": 4}, InvalidArgumentError),
-                ({"roll_bytes": 0}, InvalidArgumentError),
-                ({"ensemble_size": 4}, NotEnoughBookiesError),
-            ):
-                with pytest.raises(error):
-                    await other.lead(**options)
-            assert await leader.append(b"0") == 0
-            await leader.close()
+async def test_a_roll_without_enough_bookies_goes_on_in_the_current_ledger() -> None:
+    async with memory_cluster(3) as cluster:
+        log = log_of(cluster.client())
+        leader = await log.lead()
+        await leader.append(b"0")
+        cluster.store.unregister_bookie("b0")
+        with pytest.raises(NotEnoughBookiesError):
+            await leader.roll()
+        assert await leader.append(b"1") == 1
+        cluster.register("b0")
+        await leader.roll()
+        assert await leader.append(b"2") == 2
+        await leader.close()
+        assert await read_all(log) == [b"0", b"1", b"2"]
 
-    run(work())
+
+async def test_what_cannot_lead_does_not_fence_who_does() -> None:
+    async with memory_cluster(3) as cluster:
+        log = log_of(cluster.client())
+        leader = await log.lead()
+        other = log_of(cluster.client())
+        for options, error in (
+            ({"write_quorum_size": 4}, InvalidArgumentError),
+            ({"roll_bytes": 0}, InvalidArgumentError),
+            ({"ensemble_size": 4}, NotEnoughBookiesError),
+        ):
+            with pytest.raises(error):
+                await other.lead(**options)
+        assert await leader.append(b"0") == 0
+        await leader.close()
 
 
 @pytest.mark.rule("N4")
 @pytest.mark.parametrize("applied", [True, False])
-def test_lost_answers_of_the_metadata_store_are_settled(applied: bool) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            lose_every_second_head(bookkeeper, applied)
-            leader = await log.lead()
-            for n in range(3):
-                assert await leader.append(b"%d" % n) == n
-                await leader.roll()
-            await leader.close()
-            head = (await log.head()).value
-            assert not head.open_extents
-            assert await read_all(log) == [b"0", b"1", b"2"]
-
-    run(work())
+async def test_lost_answers_of_the_metadata_store_are_settled(applied: bool) -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        lose_every_second_head(bookkeeper, applied)
+        leader = await log.lead()
+        for n in range(3):
+            assert await leader.append(b"%d" % n) == n
+            await leader.roll()
+        await leader.close()
+        head = (await log.head()).value
+        assert not head.open_extents
+        assert await read_all(log) == [b"0", b"1", b"2"]
 
 
 def lose_every_second_head(bookkeeper: BookKeeper, applied: bool) -> None:
@@ -142,85 +124,76 @@ def lose_every_second_head(bookkeeper: BookKeeper, applied: bool) -> None:
     store.write_logs = write_logs
 
 
-def test_a_tail_follows_a_leader_across_rolls_and_a_takeover() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            first = await log_of(cluster.client()).lead()
-            await first.append(b"0")
-            found: list[bytes] = []
-            seen = asyncio.Event()
+async def test_a_tail_follows_a_leader_across_rolls_and_a_takeover() -> None:
+    async with memory_cluster() as cluster:
+        first = await log_of(cluster.client()).lead()
+        await first.append(b"0")
+        found: list[bytes] = []
+        seen = asyncio.Event()
 
-            async def follow() -> None:
-                async with aclosing(log_of(cluster.client()).tail(0)) as batches:
-                    async for offset, batch in batches:
-                        assert offset == len(found)
-                        found.extend(batch.to_list())
-                        seen.set()
-                        if len(found) == 5:
-                            return
+        async def follow() -> None:
+            async with aclosing(log_of(cluster.client()).tail(0)) as batches:
+                async for offset, batch in batches:
+                    assert offset == len(found)
+                    found.extend(batch.to_list())
+                    seen.set()
+                    if len(found) == 5:
+                        return
 
-            reading = asyncio.create_task(follow())
-            await first.append(b"1")
-            await first.roll()
-            await first.append(b"2")
-            await seen.wait()
-            second = await log_of(cluster.client()).lead()
-            await second.append(b"3")
-            await second.append(b"4")
-            await reading
-            assert found == [b"%d" % n for n in range(5)]
-            await second.close()
-
-    run(work())
+        reading = asyncio.create_task(follow())
+        await first.append(b"1")
+        await first.roll()
+        await first.append(b"2")
+        await seen.wait()
+        second = await log_of(cluster.client()).lead()
+        await second.append(b"3")
+        await second.append(b"4")
+        await reading
+        assert found == [b"%d" % n for n in range(5)]
+        await second.close()
 
 
-def test_duelling_leaders_keep_every_confirmed_entry_at_its_offset() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            confirmed: dict[int, bytes] = {}
+async def test_duelling_leaders_keep_every_confirmed_entry_at_its_offset() -> None:
+    async with memory_cluster() as cluster:
+        confirmed: dict[int, bytes] = {}
 
-            async def duel(number: int) -> None:
-                for turn in range(4):
-                    log = log_of(cluster.client())
-                    try:
-                        async with await log.lead(roll_bytes=60) as leader:
-                            for n in range(8):
-                                value = b"%d.%d.%d" % (number, turn, n)
-                                offset = await leader.append(value)
-                                assert offset not in confirmed
-                                confirmed[offset] = value
-                                await asyncio.sleep(0.002)
-                    except BookKeeperError:
-                        await asyncio.sleep(0.01 * number)
+        async def duel(number: int) -> None:
+            for turn in range(4):
+                log = log_of(cluster.client())
+                try:
+                    async with await log.lead(roll_bytes=60) as leader:
+                        for n in range(8):
+                            value = b"%d.%d.%d" % (number, turn, n)
+                            offset = await leader.append(value)
+                            assert offset not in confirmed
+                            confirmed[offset] = value
+                            await asyncio.sleep(0.002)
+                except BookKeeperError:
+                    await asyncio.sleep(0.01 * number)
 
-            await asyncio.gather(*(duel(number) for number in range(3)))
-            log = log_of(cluster.client())
-            async with await log.lead() as leader:
-                await leader.append(b"last")
-            found = await read_all(log)
-            for offset, value in confirmed.items():
-                assert found[offset] == value
-            assert len(set(found)) == len(found)
-            assert len(confirmed) > 20
-
-    run(work())
+        await asyncio.gather(*(duel(number) for number in range(3)))
+        log = log_of(cluster.client())
+        async with await log.lead() as leader:
+            await leader.append(b"last")
+        found = await read_all(log)
+        for offset, value in confirmed.items():
+            assert found[offset] == value
+        assert len(set(found)) == len(found)
+        assert len(confirmed) > 20
 
 
-def test_a_takeover_that_fails_leaves_no_ledger_and_no_task() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            await log.create()
-            rival_of(bookkeeper, cluster)
-            tasks = asyncio.all_tasks()
-            with pytest.raises(LeadershipLostError, match="still_leader") as caught:
-                await log.lead(still_leader=lambda: False)
-            assert caught.value.outcome is Outcome.NOT_APPLIED
-            assert await bookkeeper.list_ledgers() == []
-            assert asyncio.all_tasks() <= tasks
-
-    run(work())
+async def test_a_takeover_that_fails_leaves_no_ledger_and_no_task() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        await log.create()
+        rival_of(bookkeeper, cluster)
+        tasks = asyncio.all_tasks()
+        with pytest.raises(LeadershipLostError, match="still_leader") as caught:
+            await log.lead(still_leader=lambda: False)
+        assert caught.value.outcome is Outcome.NOT_APPLIED
+        assert await bookkeeper.list_ledgers() == []
+        assert asyncio.all_tasks() <= tasks
 
 
 def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
@@ -237,93 +210,81 @@ def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
 
 
 @pytest.mark.rule("N6")
-def test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            leader = await log.lead()
-            assert await leader.append(b"0") == 0
-            create, deleted = bookkeeper.create_ledger, []
+async def test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        leader = await log.lead()
+        assert await leader.append(b"0") == 0
+        create, deleted = bookkeeper.create_ledger, []
 
-            async def and_pause_for_days(**options: Any) -> Any:
-                writer = await create(**options)
-                cluster.store.delete_ledger(writer.ledger_id)
-                deleted.append(writer.ledger_id)
-                return writer
+        async def and_pause_for_days(**options: Any) -> Any:
+            writer = await create(**options)
+            cluster.store.delete_ledger(writer.ledger_id)
+            deleted.append(writer.ledger_id)
+            return writer
 
-            setattr(bookkeeper, "create_ledger", and_pause_for_days)  # noqa: B010 - mypy refuses the plain assignment
-            with pytest.raises(LeadershipLostError):
-                await leader.roll()
-            listed = [each.ledger_id for each in await log.extents()]
-            assert not set(deleted) & set(listed)
-            setattr(bookkeeper, "create_ledger", create)  # noqa: B010 - mypy refuses the plain assignment
-            async with await log.lead() as successor:
-                assert await successor.append(b"1") == 1
-            assert await read_all(log) == [b"0", b"1"]
-
-    run(work())
+        setattr(bookkeeper, "create_ledger", and_pause_for_days)  # noqa: B010 - mypy refuses the plain assignment
+        with pytest.raises(LeadershipLostError):
+            await leader.roll()
+        listed = [each.ledger_id for each in await log.extents()]
+        assert not set(deleted) & set(listed)
+        setattr(bookkeeper, "create_ledger", create)  # noqa: B010 - mypy refuses the plain assignment
+        async with await log.lead() as successor:
+            assert await successor.append(b"1") == 1
+        assert await read_all(log) == [b"0", b"1"]
 
 
-def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_log_back() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            old = await log_of(cluster.client()).lead()
-            await old.append(b"0")
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()  # so that the fence has no answer
-            log = log_of(cluster.client())
-            taking = asyncio.create_task(log.lead())
-            await asyncio.sleep(0.05)
-            taking.cancel()
-            await asyncio.sleep(0.01)
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
-            with pytest.raises(asyncio.CancelledError):
-                await taking
-            assert not (await log.head()).value.open_extents
-            assert await read_all(log) == [b"0"]
-
-    run(work())
+async def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_log_back() -> None:
+    async with memory_cluster() as cluster:
+        old = await log_of(cluster.client()).lead()
+        await old.append(b"0")
+        for name in cluster.names:
+            cluster.network.bookies[name].hold_commits()  # so that the fence has no answer
+        log = log_of(cluster.client())
+        taking = asyncio.create_task(log.lead())
+        await asyncio.sleep(0.05)
+        taking.cancel()
+        await asyncio.sleep(0.01)
+        for name in cluster.names:
+            cluster.network.bookies[name].release_commits()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        assert not (await log.head()).value.open_extents
+        assert await read_all(log) == [b"0"]
 
 
-def test_append_nowait_may_be_called_from_any_thread_while_the_log_rolls() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client())
-            leader = await log.lead(roll_bytes=5_000)
-            offsets: dict[int, bytes] = {}
+async def test_append_nowait_may_be_called_from_any_thread_while_the_log_rolls() -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client())
+        leader = await log.lead(roll_bytes=5_000)
+        offsets: dict[int, bytes] = {}
 
-            def produce(worker: int) -> None:
-                for n in range(200):
-                    value = b"%d/%d" % (worker, n) + b"x" * 50
-                    offsets[leader.append_nowait(value)] = value
+        def produce(worker: int) -> None:
+            for n in range(200):
+                value = b"%d/%d" % (worker, n) + b"x" * 50
+                offsets[leader.append_nowait(value)] = value
 
-            await asyncio.gather(*(asyncio.to_thread(produce, worker) for worker in range(3)))
-            await leader.wait_confirmed(leader.next_offset - 1)
-            await leader.close()
-            found = await read_all(log)
-            assert len(offsets) == 600
-            assert found == [offsets[offset] for offset in range(600)]
-
-    run(work())
+        await asyncio.gather(*(asyncio.to_thread(produce, worker) for worker in range(3)))
+        await leader.wait_confirmed(leader.next_offset - 1)
+        await leader.close()
+        found = await read_all(log)
+        assert len(offsets) == 600
+        assert found == [offsets[offset] for offset in range(600)]
 
 
-def test_a_leader_that_is_closed_twice_and_one_that_leaves_with_an_error_are_both_sealed() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client(FAST))
-            leader = await log.lead()
+async def test_a_leader_that_is_closed_twice_and_one_that_leaves_with_an_error_are_both_sealed() -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client(FAST))
+        leader = await log.lead()
 
-            async def fail() -> None:
-                async with leader:
-                    await leader.append(b"0")
-                    raise ZeroDivisionError
+        async def fail() -> None:
+            async with leader:
+                await leader.append(b"0")
+                raise ZeroDivisionError
 
-            with pytest.raises(ZeroDivisionError):
-                await fail()
-            await leader.close()
-            assert not (await log.head()).value.open_extents
-            assert await read_all(log) == [b"0"]
-
-    run(work())
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        await leader.close()
+        assert not (await log.head()).value.open_extents
+        assert await read_all(log) == [b"0"]

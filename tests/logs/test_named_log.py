@@ -34,7 +34,7 @@ from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 
 
 def values(first: int, count: int) -> list[bytes]:
@@ -87,64 +87,55 @@ def job(name: str) -> PublishId:
     return PublishId.job(name)
 
 
-def test_what_is_published_is_read_in_order_from_any_offset() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            parts = [await write(bookkeeper, log, values(first, 40)) for first in (0, 40, 80)]
-            empty = await write(bookkeeper, log, [])
-            record = await log.publish([parts[0], empty, parts[1]], job("a"))
-            assert (record.base_offset, record.rows) == (0, 80)
-            assert (await log.publish([parts[2]], job("b"))).base_offset == 80
-            assert await log.end_offset() == 120
-            assert await read(log, 0, 120) == values(0, 120)
-            assert await read(log, 39, 81) == values(39, 42)
-            assert await read(log, 7, 7) == []
-            assert [e.ledger_id for e in await log.extents(40, 81)] == [parts[1].ledger_id, parts[2].ledger_id]
-            assert [e.entry_count for e in await log.extents()] == [40, 40, 40]
-
-    run(work())
+async def test_what_is_published_is_read_in_order_from_any_offset() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        parts = [await write(bookkeeper, log, values(first, 40)) for first in (0, 40, 80)]
+        empty = await write(bookkeeper, log, [])
+        record = await log.publish([parts[0], empty, parts[1]], job("a"))
+        assert (record.base_offset, record.rows) == (0, 80)
+        assert (await log.publish([parts[2]], job("b"))).base_offset == 80
+        assert await log.end_offset() == 120
+        assert await read(log, 0, 120) == values(0, 120)
+        assert await read(log, 39, 81) == values(39, 42)
+        assert await read(log, 7, 7) == []
+        assert [e.ledger_id for e in await log.extents(40, 81)] == [parts[1].ledger_id, parts[2].ledger_id]
+        assert [e.entry_count for e in await log.extents()] == [40, 40, 40]
 
 
 @pytest.mark.rule("N1")
-def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            part = await write(bookkeeper, log, values(0, 40))
-            await log.publish([part], job("a"))
-            planner = cluster.client()
-            monkeypatch.setattr(planner.store, "read_ledger", None)
-            (extent,) = await NamedLog(planner, "events", password=PASSWORD).extents()
-            metadata = (await bookkeeper.read_metadata(part.ledger_id)).value
-            assert extent.fragments == metadata.fragments
-            assert (extent.entry_count, extent.size_bytes) == (metadata.last_entry_id + 1, metadata.length)
-
-    run(work())
+async def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        part = await write(bookkeeper, log, values(0, 40))
+        await log.publish([part], job("a"))
+        planner = cluster.client()
+        monkeypatch.setattr(planner.store, "read_ledger", None)
+        (extent,) = await NamedLog(planner, "events", password=PASSWORD).extents()
+        metadata = (await bookkeeper.read_metadata(part.ledger_id)).value
+        assert extent.fragments == metadata.fragments
+        assert (extent.entry_count, extent.size_bytes) == (metadata.last_entry_id + 1, metadata.length)
 
 
-def test_what_is_not_there_cannot_be_read() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            with pytest.raises(NoSuchLogError, match="append makes one"):
-                await log.head()
-            await log.create()
-            await log.publish([await write(bookkeeper, log, values(0, 10))], job("a"))
-            for bounds in ((0, 11), (-1, 3), (5, 4)):
-                with pytest.raises(InvalidArgumentError, match="readable: 0 to 10"):
-                    await read(log, *bounds)
-            trim_to(bookkeeper, await log.head(), 5)
-            with pytest.raises(NoSuchEntryError, match="begins at 5"):
-                await read(log, 4, 6)
-            assert await read(log, 5, 6) == values(5, 1)
-
-    run(work())
+async def test_what_is_not_there_cannot_be_read() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        with pytest.raises(NoSuchLogError, match="append makes one"):
+            await log.head()
+        await log.create()
+        await log.publish([await write(bookkeeper, log, values(0, 10))], job("a"))
+        for bounds in ((0, 11), (-1, 3), (5, 4)):
+            with pytest.raises(InvalidArgumentError, match="readable: 0 to 10"):
+                await read(log, *bounds)
+        trim_to(bookkeeper, await log.head(), 5)
+        with pytest.raises(NoSuchEntryError, match="begins at 5"):
+            await read(log, 4, 6)
+        assert await read(log, 5, 6) == values(5, 1)
 
 
 def trim_to(bookkeeper: BookKeeper, found: Any, start: int) -> None:
@@ -152,167 +143,146 @@ def trim_to(bookkeeper: BookKeeper, found: Any, start: int) -> None:
     bookkeeper.store.write_logs([LogWrite("events", encode_head(head), found.version)])
 
 
-def test_a_log_has_one_password_and_one_digest_type() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            made = await log.create(digest_type=DigestType.CRC32)
-            assert await log.create(digest_type=DigestType.CRC32) == made
-            with pytest.raises(LogExistsError):
-                await log.create(digest_type=DigestType.CRC32, exist_ok=False)
-            with pytest.raises(WrongDigestTypeError, match="CRC32"):
-                await log.create(digest_type=DigestType.MAC)
-            other = NamedLog(bookkeeper, "events")
-            for attempt in (
-                other.head(),
-                other.create(),
-                other.end_offset(),
-                other.publish([], job("a")),
-                other.lead(),
-            ):
-                with pytest.raises(WrongPasswordError):
-                    await attempt
-            assert (await other.head(check_password=False)).value == made
-
-    run(work())
+async def test_a_log_has_one_password_and_one_digest_type() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        made = await log.create(digest_type=DigestType.CRC32)
+        assert await log.create(digest_type=DigestType.CRC32) == made
+        with pytest.raises(LogExistsError):
+            await log.create(digest_type=DigestType.CRC32, exist_ok=False)
+        with pytest.raises(WrongDigestTypeError, match="CRC32"):
+            await log.create(digest_type=DigestType.MAC)
+        other = NamedLog(bookkeeper, "events")
+        for attempt in (
+            other.head(),
+            other.create(),
+            other.end_offset(),
+            other.publish([], job("a")),
+            other.lead(),
+        ):
+            with pytest.raises(WrongPasswordError):
+                await attempt
+        assert (await other.head(check_password=False)).value == made
 
 
 @pytest.mark.rule("N8")
-def test_names_are_checked_and_making_a_log_is_said() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            for name in ("17", ".hidden", "a/b", "", "x" * 201, "ä"):
-                with pytest.raises(InvalidArgumentError):
-                    NamedLog(bookkeeper, name)
-            log = NamedLog(bookkeeper, "events")
-            assert (await log.open_or_create())[1] is True
-            assert (await log.open_or_create())[1] is False
-
-    run(work())
+async def test_names_are_checked_and_making_a_log_is_said() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        for name in ("17", ".hidden", "a/b", "", "x" * 201, "ä"):
+            with pytest.raises(InvalidArgumentError):
+                NamedLog(bookkeeper, name)
+        log = NamedLog(bookkeeper, "events")
+        assert (await log.open_or_create())[1] is True
+        assert (await log.open_or_create())[1] is False
 
 
 @pytest.mark.rule("N4")
-def test_a_publish_happens_once_for_its_id() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            first = await write(bookkeeper, log, values(0, 10))
-            again = await write(bookkeeper, log, values(0, 10))
-            record = await log.publish([first], PublishId.stream("q", 3))
-            await bookkeeper.delete_ledger(again.ledger_id)
-            assert await log.publish([again], PublishId.stream("q", 3)) == record
-            with pytest.raises(TransactionReplayDiffersError):
-                await log.publish([again, await write(bookkeeper, log, values(10, 1))], PublishId.stream("q", 3))
-            assert [e.ledger_id for e in await log.extents()] == [first.ledger_id]
-
-    run(work())
+async def test_a_publish_happens_once_for_its_id() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        first = await write(bookkeeper, log, values(0, 10))
+        again = await write(bookkeeper, log, values(0, 10))
+        record = await log.publish([first], PublishId.stream("q", 3))
+        await bookkeeper.delete_ledger(again.ledger_id)
+        assert await log.publish([again], PublishId.stream("q", 3)) == record
+        with pytest.raises(TransactionReplayDiffersError):
+            await log.publish([again, await write(bookkeeper, log, values(10, 1))], PublishId.stream("q", 3))
+        assert [e.ledger_id for e in await log.extents()] == [first.ledger_id]
 
 
 @pytest.mark.rule("N6")
-def test_only_ledgers_that_are_as_reported_are_published() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            good = await write(bookkeeper, log, values(0, 10))
-            bad = {
-                "does not exist": replace(good, ledger_id=999),
-                "is not closed": await write(bookkeeper, log, values(0, 10), close=False),
-                "ends at entry 9, its writer says 10": replace(good, entry_count=11),
-                "ends at entry 9, its writer says 8": replace(good, entry_count=9),
-                "payload bytes": replace(good, size_bytes=1),
-                "digest type": await write(bookkeeper, log, values(0, 10), digest_type=DigestType.MAC),
-                "another password": await write(bookkeeper, log, values(0, 10), password=b""),
-                "another log": await write(bookkeeper, log, values(0, 10), log_uuid="0" * 36),
-            }
-            for number, (words, extent) in enumerate(bad.items()):
-                with pytest.raises(PublishConflictError, match=words):
-                    await log.publish([extent], job(str(number)))
-            assert await log.end_offset() == 0
-            head = await log.head()
-            condemned = replace(head.value, condemned=(good.ledger_id,))
-            bookkeeper.store.write_logs([LogWrite("events", encode_head(condemned), head.version)])
-            with pytest.raises(PublishConflictError, match="condemned"):
-                await log.publish([good], job("c"))
-
-    run(work())
+async def test_only_ledgers_that_are_as_reported_are_published() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        good = await write(bookkeeper, log, values(0, 10))
+        bad = {
+            "does not exist": replace(good, ledger_id=999),
+            "is not closed": await write(bookkeeper, log, values(0, 10), close=False),
+            "ends at entry 9, its writer says 10": replace(good, entry_count=11),
+            "ends at entry 9, its writer says 8": replace(good, entry_count=9),
+            "payload bytes": replace(good, size_bytes=1),
+            "digest type": await write(bookkeeper, log, values(0, 10), digest_type=DigestType.MAC),
+            "another password": await write(bookkeeper, log, values(0, 10), password=b""),
+            "another log": await write(bookkeeper, log, values(0, 10), log_uuid="0" * 36),
+        }
+        for number, (words, extent) in enumerate(bad.items()):
+            with pytest.raises(PublishConflictError, match=words):
+                await log.publish([extent], job(str(number)))
+        assert await log.end_offset() == 0
+        head = await log.head()
+        condemned = replace(head.value, condemned=(good.ledger_id,))
+        bookkeeper.store.write_logs([LogWrite("events", encode_head(condemned), head.version)])
+        with pytest.raises(PublishConflictError, match="condemned"):
+            await log.publish([good], job("c"))
 
 
 @pytest.mark.rule("N2")
-def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            leader = await log.lead()
-            await leader.append(b"from the leader")
-            extent = await write(bookkeeper, log, values(0, 10))
-            with pytest.raises(LogHasLeaderError):
-                await log.publish([extent], job("a"))
-            record = await log.publish([extent], job("a"), PublishOptions(takeover=True))
-            assert record.base_offset == 1
-            assert await read(log, 0, 11) == [b"from the leader", *values(0, 10)]
-            with pytest.raises(Exception, match="LEADERSHIP_LOST"):
-                await leader.append(b"too late")
-            assert await log.end_offset() == 11
-
-    run(work())
+async def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        leader = await log.lead()
+        await leader.append(b"from the leader")
+        extent = await write(bookkeeper, log, values(0, 10))
+        with pytest.raises(LogHasLeaderError):
+            await log.publish([extent], job("a"))
+        record = await log.publish([extent], job("a"), PublishOptions(takeover=True))
+        assert record.base_offset == 1
+        assert await read(log, 0, 11) == [b"from the leader", *values(0, 10)]
+        with pytest.raises(Exception, match="LEADERSHIP_LOST"):
+            await leader.append(b"too late")
+        assert await log.end_offset() == 11
 
 
 @pytest.mark.rule("N2")
-def test_a_reader_never_passes_the_first_open_extent() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            first = await write(bookkeeper, log, values(0, 3), close=False)
-            second = await write(bookkeeper, log, values(3, 2), close=False)
-            await list_open(bookkeeper, first, second)
-            assert await log.end_offset() == 3
-            assert [e.is_open for e in await log.extents()] == [True, True]
-            assert await read(log, 0, 3) == values(0, 3)
-            with pytest.raises(InvalidArgumentError, match="readable: 0 to 3"):
-                await read(log, 0, 4)
-            reading = asyncio.create_task(take(log, 0, 5))
-            await asyncio.sleep(0.1)
-            await bookkeeper.open_ledger(first.ledger_id, recover=True, password=PASSWORD)
-            await asyncio.sleep(0.1)
-            assert not reading.done()  # closed, but the head does not say yet where the second one begins
-            await NamedLog(cluster.client(), "events", password=PASSWORD).publish(
-                [], job("a"), PublishOptions(takeover=True)
-            )
-            assert await reading == values(0, 5)
-
-    run(work())
+async def test_a_reader_never_passes_the_first_open_extent() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        first = await write(bookkeeper, log, values(0, 3), close=False)
+        second = await write(bookkeeper, log, values(3, 2), close=False)
+        await list_open(bookkeeper, first, second)
+        assert await log.end_offset() == 3
+        assert [e.is_open for e in await log.extents()] == [True, True]
+        assert await read(log, 0, 3) == values(0, 3)
+        with pytest.raises(InvalidArgumentError, match="readable: 0 to 3"):
+            await read(log, 0, 4)
+        reading = asyncio.create_task(take(log, 0, 5))
+        await asyncio.sleep(0.1)
+        await bookkeeper.open_ledger(first.ledger_id, recover=True, password=PASSWORD)
+        await asyncio.sleep(0.1)
+        assert not reading.done()  # closed, but the head does not say yet where the second one begins
+        await NamedLog(cluster.client(), "events", password=PASSWORD).publish(
+            [], job("a"), PublishOptions(takeover=True)
+        )
+        assert await reading == values(0, 5)
 
 
-def test_a_takeover_minds_a_missing_ledger_only_where_it_is_open() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            sealed = await write(bookkeeper, log, values(0, 3))
-            await log.publish([sealed], job("a"))
-            first, second = [await write(bookkeeper, log, values(3, 1), close=False) for _ in range(2)]
-            await bookkeeper.delete_ledger(sealed.ledger_id)
-            await list_open(bookkeeper, first)
-            await log.publish([], job("b"), PublishOptions(takeover=True))
-            assert await log.end_offset() == 4
-            await list_open(bookkeeper, second)
-            await bookkeeper.delete_ledger(second.ledger_id)
-            with pytest.raises(NoSuchLedgerError):
-                await log.publish([], job("c"), PublishOptions(takeover=True))
-            with pytest.raises(NoSuchLedgerError):
-                await log.lead()
-
-    run(work())
+async def test_a_takeover_minds_a_missing_ledger_only_where_it_is_open() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        sealed = await write(bookkeeper, log, values(0, 3))
+        await log.publish([sealed], job("a"))
+        first, second = [await write(bookkeeper, log, values(3, 1), close=False) for _ in range(2)]
+        await bookkeeper.delete_ledger(sealed.ledger_id)
+        await list_open(bookkeeper, first)
+        await log.publish([], job("b"), PublishOptions(takeover=True))
+        assert await log.end_offset() == 4
+        await list_open(bookkeeper, second)
+        await bookkeeper.delete_ledger(second.ledger_id)
+        with pytest.raises(NoSuchLedgerError):
+            await log.publish([], job("c"), PublishOptions(takeover=True))
+        with pytest.raises(NoSuchLedgerError):
+            await log.lead()
 
 
 async def list_open(bookkeeper: BookKeeper, *extents: NewExtent) -> None:
@@ -342,36 +312,30 @@ async def take(log: NamedLog, start: int, count: int) -> list[bytes]:
 
 
 @pytest.mark.rule("P10")
-def test_a_tail_sees_what_is_published_while_it_waits() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            reading = asyncio.create_task(take(NamedLog(cluster.client(), "events", password=PASSWORD), 0, 20))
-            for first in (0, 10):
-                await log.publish([await write(bookkeeper, log, values(first, 10))], job(str(first)))
-                await asyncio.sleep(0.02)
-            assert await reading == values(0, 20)
-            trim_to(bookkeeper, await log.head(), 5)
-            with pytest.raises(NoSuchEntryError):
-                await take(log, 4, 1)
-
-    run(work())
+async def test_a_tail_sees_what_is_published_while_it_waits() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        reading = asyncio.create_task(take(NamedLog(cluster.client(), "events", password=PASSWORD), 0, 20))
+        for first in (0, 10):
+            await log.publish([await write(bookkeeper, log, values(first, 10))], job(str(first)))
+            await asyncio.sleep(0.02)
+        assert await reading == values(0, 20)
+        trim_to(bookkeeper, await log.head(), 5)
+        with pytest.raises(NoSuchEntryError):
+            await take(log, 4, 1)
 
 
 @pytest.mark.rule("N7")
-def test_a_tail_notices_that_the_log_was_made_again() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            reading = asyncio.create_task(take(log, 0, 1))
-            await asyncio.sleep(0.05)
-            bookkeeper.store.delete_log("events")
-            await log.create()
-            with pytest.raises((LogRecreatedError, NoSuchLogError)):
-                await reading
-
-    run(work())
+async def test_a_tail_notices_that_the_log_was_made_again() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        reading = asyncio.create_task(take(log, 0, 1))
+        await asyncio.sleep(0.05)
+        bookkeeper.store.delete_log("events")
+        await log.create()
+        with pytest.raises((LogRecreatedError, NoSuchLogError)):
+            await reading

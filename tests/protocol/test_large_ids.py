@@ -6,7 +6,6 @@ The greatest ledger id and entry id that a bookie takes is 2**63 − 2.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,34 +167,31 @@ async def a_ledger_at(client: BookKeeper, ledger_id: int, base: int, **sizes: in
 @pytest.mark.parametrize("recover", [False, True], ids=["closed", "recovered"])
 @pytest.mark.parametrize(("e", "qw", "qa"), [(3, 3, 2), (5, 3, 2), (4, 2, 2)])
 @pytest.mark.parametrize("edge", EDGES)
-def test_a_ledger_is_written_changed_ended_and_read_across_the_edge(
+async def test_a_ledger_is_written_changed_ended_and_read_across_the_edge(
     edge: int, e: int, qw: int, qa: int, recover: bool
 ) -> None:
     rows = [b"row %d" % k for k in range(60)]
     base = min(edge - 30, ENTRY_ID_MAX - len(rows) + 1)
 
-    async def story() -> None:
-        async with memory_cluster(6) as cluster:
-            client, other = cluster.client(), cluster.client()
-            sizes = {"ensemble_size": e, "write_quorum_size": qw, "ack_quorum_size": qa}
-            ledger = await a_ledger_at(client, edge, base, **sizes)
-            assert await ledger.append_batch(EntryBatch.from_list(rows[:25])) == base + 24
-            await ledger.flush()
-            cluster.kill(ledger.metadata.last_fragment.ensemble[0])
-            for row in rows[25:45]:
-                await ledger.append(row)
-            await eventually(lambda: len(ledger.metadata.fragments) == 2)
-            assert base + 24 < ledger.metadata.last_fragment.first_entry_id <= base + 45
-            for row in rows[45:]:
-                await ledger.append(row)
-            assert ledger.last_add_confirmed == base + 59
-            follower = await other.open_ledger(edge, recover=False)
-            await eventually(lambda: follower.last_add_confirmed >= base + 58)
-            await (ledger.abandon() if recover else ledger.close())
-            reader = await other.open_ledger(edge, recover=recover)
-            assert (reader.is_closed, reader.last_add_confirmed) == (True, base + 59)
-            found = [value async for batch in reader.read(base, base + 59) for value in batch.to_list()]
-            assert found == rows
-            assert reader.length == sum(map(len, rows))
-
-    asyncio.run(story())
+    async with memory_cluster(6) as cluster:
+        client, other = cluster.client(), cluster.client()
+        sizes = {"ensemble_size": e, "write_quorum_size": qw, "ack_quorum_size": qa}
+        ledger = await a_ledger_at(client, edge, base, **sizes)
+        assert await ledger.append_batch(EntryBatch.from_list(rows[:25])) == base + 24
+        await ledger.flush()
+        cluster.kill(ledger.metadata.last_fragment.ensemble[0])
+        for row in rows[25:45]:
+            await ledger.append(row)
+        await eventually(lambda: len(ledger.metadata.fragments) == 2)
+        assert base + 24 < ledger.metadata.last_fragment.first_entry_id <= base + 45
+        for row in rows[45:]:
+            await ledger.append(row)
+        assert ledger.last_add_confirmed == base + 59
+        follower = await other.open_ledger(edge, recover=False)
+        await eventually(lambda: follower.last_add_confirmed >= base + 58)
+        await (ledger.abandon() if recover else ledger.close())
+        reader = await other.open_ledger(edge, recover=recover)
+        assert (reader.is_closed, reader.last_add_confirmed) == (True, base + 59)
+        found = [value async for batch in reader.read(base, base + 59) for value in batch.to_list()]
+        assert found == rows
+        assert reader.length == sum(map(len, rows))

@@ -269,47 +269,38 @@ async def one_story(client: BookKeeper) -> None:
 @pytest.mark.parametrize(
     ("lane", "name"), [*((DIRECT, name) for name in DIRECT_LIES), *(("grpc", name) for name in GRPC_LIES)]
 )
-def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(
+async def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_reading(
     lane: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.5)
     lies = DIRECT_LIES[name] if lane == DIRECT else GRPC_LIES[name]
 
-    async def run() -> None:
-        cluster = cluster_with_a_liar(lane, tmp_path, lies, FAST)
-        async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
-            _first(client, liar)
-            await one_story(client)
-            assert liar.told
-
-    asyncio.run(run())
+    cluster = cluster_with_a_liar(lane, tmp_path, lies, FAST)
+    async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
+        _first(client, liar)
+        await one_story(client)
+        assert liar.told
 
 
 @pytest.mark.long
 @pytest.mark.rule("MUST4")
 @pytest.mark.parametrize("name", APACHE_LIES)
-def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
-            _first(client, liar)
-            await one_story(client)
-            assert liar.told
-
-    asyncio.run(run())
+async def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> None:
+    async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
+        _first(client, liar)
+        await one_story(client)
+        assert liar.told
 
 
 @pytest.mark.long
 @pytest.mark.rule("MUST4")
 @pytest.mark.parametrize("name", BATCH_LIES)
-def test_a_bookie_that_lies_in_batches_keeps_nobody_either(name: str) -> None:
-    async def run() -> None:
-        cluster = apache_cluster_with_a_liar(BATCH_LIES[name], FAST, batches=True)
-        async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
-            _first(client, liar)
-            await one_story(client)
-            assert liar.told
-
-    asyncio.run(run())
+async def test_a_bookie_that_lies_in_batches_keeps_nobody_either(name: str) -> None:
+    cluster = apache_cluster_with_a_liar(BATCH_LIES[name], FAST, batches=True)
+    async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
+        _first(client, liar)
+        await one_story(client)
+        assert liar.told
 
 
 def _first(client: BookKeeper, liar: Liar | ApacheLiar) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -48,43 +47,34 @@ def transport_of(*lanes: str) -> tuple[LaneTransport, list[NotedLink]]:
     return LaneTransport(Caller("c", client="me"), {lane: lane_called(lane) for lane in lanes}), made
 
 
-def test_the_first_lane_of_the_client_that_a_bookie_offers_is_taken() -> None:
-    async def story() -> None:
-        transport, made = transport_of("other", "grpc")
-        transport.update_bookies([BookieServiceInfo("old", (HTTP, GRPC)), BookieServiceInfo("new", (GRPC, OTHER))])
-        said = [(await transport.link(name).bookie_info(deadline_s=1)).version for name in ("old", "new", "new")]
-        assert said == ["grpc at 1 for me", "other at 2 for me", "other at 2 for me"]
-        assert [link.info.bookie_id for link in made] == ["old", "new"], "one connection to each"
-        await transport.close()
-        assert all(link.closed for link in made)
-
-    asyncio.run(story())
+async def test_the_first_lane_of_the_client_that_a_bookie_offers_is_taken() -> None:
+    transport, made = transport_of("other", "grpc")
+    transport.update_bookies([BookieServiceInfo("old", (HTTP, GRPC)), BookieServiceInfo("new", (GRPC, OTHER))])
+    said = [(await transport.link(name).bookie_info(deadline_s=1)).version for name in ("old", "new", "new")]
+    assert said == ["grpc at 1 for me", "other at 2 for me", "other at 2 for me"]
+    assert [link.info.bookie_id for link in made] == ["old", "new"], "one connection to each"
+    await transport.close()
+    assert all(link.closed for link in made)
 
 
-def test_a_bookie_without_a_lane_that_is_known_says_which_it_has() -> None:
-    async def story() -> None:
-        transport, made = transport_of("other")
-        transport.update_bookies([BookieServiceInfo("b", (HTTP, GRPC)), BookieServiceInfo("mute")])
-        with pytest.raises(BookieUnreachableError, match="no lane that this client knows; http, grpc;"):
-            await transport.link("b").bookie_info(deadline_s=1)
-        with pytest.raises(BookieUnreachableError, match="it published no endpoint"):
-            transport.link("mute").read(1, 0, 0, bytes_max=1, deadline_s=1)
-        assert not made
-
-    asyncio.run(story())
-
-
-def test_a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address() -> None:
-    async def story() -> None:
-        transport, made = transport_of("grpc", "other")
-        transport.update_bookies([BookieServiceInfo("b", (GRPC,))])
+async def test_a_bookie_without_a_lane_that_is_known_says_which_it_has() -> None:
+    transport, made = transport_of("other")
+    transport.update_bookies([BookieServiceInfo("b", (HTTP, GRPC)), BookieServiceInfo("mute")])
+    with pytest.raises(BookieUnreachableError, match="no lane that this client knows; http, grpc;"):
         await transport.link("b").bookie_info(deadline_s=1)
-        transport.update_bookies([BookieServiceInfo("b", (OTHER,))])
-        assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("grpc")
-        made[0].broken = TransportError("cut")
-        assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("other")
+    with pytest.raises(BookieUnreachableError, match="it published no endpoint"):
+        transport.link("mute").read(1, 0, 0, bytes_max=1, deadline_s=1)
+    assert not made
 
-    asyncio.run(story())
+
+async def test_a_broken_link_is_replaced_on_the_next_call_by_one_to_the_newest_address() -> None:
+    transport, made = transport_of("grpc", "other")
+    transport.update_bookies([BookieServiceInfo("b", (GRPC,))])
+    await transport.link("b").bookie_info(deadline_s=1)
+    transport.update_bookies([BookieServiceInfo("b", (OTHER,))])
+    assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("grpc")
+    made[0].broken = TransportError("cut")
+    assert (await transport.link("b").bookie_info(deadline_s=1)).version.startswith("other")
 
 
 def test_every_lane_of_the_table_can_be_loaded_and_is_asked_for_by_its_endpoint() -> None:
@@ -94,20 +84,15 @@ def test_every_lane_of_the_table_can_be_loaded_and_is_asked_for_by_its_endpoint(
     assert endpoint_of(BookieServiceInfo("b", (HTTP,))) is None
 
 
-def test_a_client_names_its_lanes_best_first_and_others_are_not_used() -> None:
+async def test_a_client_names_its_lanes_best_first_and_others_are_not_used() -> None:
     assert ClientConfig().caller("c").lanes == tuple(LANES)
     assert ClientConfig(lanes="grpc, direct").caller("c").lanes == ("grpc", "direct")
     for wrong in ("", "grpc,", "udp", "grpc,grpc"):
         with pytest.raises(InvalidArgumentError, match="each lane at most once"):
             ClientConfig(lanes=wrong)
 
-    async def story() -> None:
-        transport, made = transport_of("other", "grpc")
-        chosen = LaneTransport(
-            Caller("c", lanes=("grpc",)), {lane: transport._lanes[lane] for lane in ("other", "grpc")}
-        )
-        chosen.update_bookies([BookieServiceInfo("b", (OTHER, GRPC))])
-        await chosen.link("b").bookie_info(deadline_s=1)
-        assert [link.lane for link in made] == ["grpc"]
-
-    asyncio.run(story())
+    transport, made = transport_of("other", "grpc")
+    chosen = LaneTransport(Caller("c", lanes=("grpc",)), {lane: transport._lanes[lane] for lane in ("other", "grpc")})
+    chosen.update_bookies([BookieServiceInfo("b", (OTHER, GRPC))])
+    await chosen.link("b").bookie_info(deadline_s=1)
+    assert [link.lane for link in made] == ["grpc"]

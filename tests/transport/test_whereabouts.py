@@ -80,17 +80,14 @@ def test_a_bookie_that_is_gone_is_looked_up_less_and_less_often() -> None:
 
 
 @pytest.mark.rule("P3")
-def test_a_search_ends_when_the_bookie_is_reached_so_that_the_next_one_begins_at_once() -> None:
-    async def story() -> None:
-        server = await listening(serve_well)
-        transport = transport_to(await closed_port(), lambda _: registered(port_of(server)))
-        assert (await transport.link("b1").bookie_info(deadline_s=2)).total_bytes == 3
-        await asyncio.sleep(0.3)
-        assert transport._whereabouts._searches == {}
-        await transport.close()
-        server.close()
-
-    asyncio.run(story())
+async def test_a_search_ends_when_the_bookie_is_reached_so_that_the_next_one_begins_at_once() -> None:
+    server = await listening(serve_well)
+    transport = transport_to(await closed_port(), lambda _: registered(port_of(server)))
+    assert (await transport.link("b1").bookie_info(deadline_s=2)).total_bytes == 3
+    await asyncio.sleep(0.3)
+    assert transport._whereabouts._searches == {}
+    await transport.close()
+    server.close()
 
 
 def test_a_host_that_says_nothing_is_left_for_the_new_address() -> None:
@@ -131,44 +128,35 @@ def test_a_store_that_is_away_holds_up_no_connection_for_long() -> None:
     assert max(others) < LOOK_UP_S_MAX, "they do not wait for the same look-up again"
 
 
-def test_a_bookie_that_offers_another_lane_now_is_reached_over_it_by_the_next_link() -> None:
-    async def story() -> None:
-        elsewhere = Endpoint(GRPC, "127.0.0.1", await closed_port(), GRPC)
-        transport = transport_to(await closed_port(), lambda _: BookieServiceInfo("b1", (elsewhere,)))
-        with pytest.raises(BookieUnreachableError):
-            await transport.link("b1").bookie_info(deadline_s=2)
-        assert "grpc" in type(transport.link("b1")).__module__
-        await transport.close()
-
-    asyncio.run(story())
+async def test_a_bookie_that_offers_another_lane_now_is_reached_over_it_by_the_next_link() -> None:
+    elsewhere = Endpoint(GRPC, "127.0.0.1", await closed_port(), GRPC)
+    transport = transport_to(await closed_port(), lambda _: BookieServiceInfo("b1", (elsewhere,)))
+    with pytest.raises(BookieUnreachableError):
+        await transport.link("b1").bookie_info(deadline_s=2)
+    assert "grpc" in type(transport.link("b1")).__module__
+    await transport.close()
 
 
-def test_a_client_without_a_store_believes_what_it_was_told() -> None:
-    async def story() -> None:
-        transport = LaneTransport(Caller("c"))
-        transport.update_bookies([registered(await closed_port())])
-        with pytest.raises(BookieUnreachableError):
-            await transport.link("b1").bookie_info(deadline_s=2)
-        assert transport._whereabouts._searches == dict[str, _Search]()
-        await transport.close()
-
-    asyncio.run(story())
+async def test_a_client_without_a_store_believes_what_it_was_told() -> None:
+    transport = LaneTransport(Caller("c"))
+    transport.update_bookies([registered(await closed_port())])
+    with pytest.raises(BookieUnreachableError):
+        await transport.link("b1").bookie_info(deadline_s=2)
+    assert transport._whereabouts._searches == dict[str, _Search]()
+    await transport.close()
 
 
 @pytest.mark.rule("L1")
-def test_on_a_wire_without_hello_no_address_is_used_again_before_it_was_looked_up() -> None:
+async def test_on_a_wire_without_hello_no_address_is_used_again_before_it_was_looked_up() -> None:
     """Not even if a look-up of a moment ago found the old one: another bookie may have it since."""
 
-    async def story() -> None:
-        old, new = registered(1, BOOKIE_RPC), registered(2, BOOKIE_RPC)
-        found = old
-        where = Whereabouts(lambda _: found, lambda info: info.endpoints[0])
-        where.update([old])
-        at = At(old, old.endpoints[0])
-        where.broke("b1")
-        assert await where.checked(at) == at
-        found = new
-        where.broke("b1")
-        assert await where.checked(at) == At(new, new.endpoints[0])
-
-    asyncio.run(story())
+    old, new = registered(1, BOOKIE_RPC), registered(2, BOOKIE_RPC)
+    found = old
+    where = Whereabouts(lambda _: found, lambda info: info.endpoints[0])
+    where.update([old])
+    at = At(old, old.endpoints[0])
+    where.broke("b1")
+    assert await where.checked(at) == at
+    found = new
+    where.broke("b1")
+    assert await where.checked(at) == At(new, new.endpoints[0])

@@ -53,126 +53,114 @@ async def scraped(port: int) -> dict[str, Family]:
     return parse(text)
 
 
-def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    async def story() -> None:
-        port = free_port()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port))
-        before = await scraped(port)
-        transport = LaneTransport(Caller(store.instance_id()))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        lane, listener = Lane("direct", transport, bookie.bookie_id), Listener()
-        session = lane.attach(7, listener)
-        lane.send(session, 7, 0, [b"a" * 100, b"b" * 100, b"c" * 100])
-        await listener.acked(session, 1)
-        assert (await lane.read(7, 0, 2))[0] == {0: b"a" * 100, 1: b"b" * 100, 2: b"c" * 100}
-        found = await scraped(port)
-        refused = lane.attach(7, listener, key=b"k" * 20)
-        await listener.until(lambda said: any(words[0] == "ended" and words[1] == refused for words in said))
-        after = await scraped(port)
-        await transport.close()
-        await bookie.stop()
+async def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    port = free_port()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port))
+    before = await scraped(port)
+    transport = LaneTransport(Caller(store.instance_id()))
+    transport.update_bookies(list(store.writable_bookies().values()))
+    lane, listener = Lane("direct", transport, bookie.bookie_id), Listener()
+    session = lane.attach(7, listener)
+    lane.send(session, 7, 0, [b"a" * 100, b"b" * 100, b"c" * 100])
+    await listener.acked(session, 1)
+    assert (await lane.read(7, 0, 2))[0] == {0: b"a" * 100, 1: b"b" * 100, 2: b"c" * 100}
+    found = await scraped(port)
+    refused = lane.attach(7, listener, key=b"k" * 20)
+    await listener.until(lambda said: any(words[0] == "ended" and words[1] == refused for words in said))
+    after = await scraped(port)
+    await transport.close()
+    await bookie.stop()
 
-        assert before["bookkeeper_server_ADD_ENTRY_REQUEST_count"].value(success="true") == 0
-        assert found["bookkeeper_server_ADD_ENTRY_REQUEST_count"].value(success="true") == 3
-        assert found["bookie_WRITE_BYTES"].value() >= 300
-        assert found["bookie_READ_BYTES"].value() >= 300
-        for kind in ("attach", "add", "read"):
-            assert found["bookie_requests_total"].value(kind=kind) == 1
-        commits = found["bookie_commit_seconds"]
-        assert commits.samples["bookie_commit_seconds_count", (("directory", str(tmp_path / "bookie")),)] >= 1
-        assert found["bookie_commit_frames_total"].value() == 2, "the frame, and the record of the key"
-        assert found["bookie_ledgers_count"].value() == 1
-        assert found["bookie_sessions"].value() == 1
-        assert found["bookkeeper_server_SERVER_STATUS"].value() == 1
-        assert found["bookie_ready"].value() == 1
-        assert found["bookie_directory_writable"].value(directory=str(tmp_path / "bookie")) == 1
-        assert found["bookie_storage_segments_unsealed"].value() >= 1
-        assert "bookie_adds_refused_total" not in found
-        assert after["bookie_adds_refused_total"].value(reason="UNAUTHORIZED") == 1
-
-    asyncio.run(story())
+    assert before["bookkeeper_server_ADD_ENTRY_REQUEST_count"].value(success="true") == 0
+    assert found["bookkeeper_server_ADD_ENTRY_REQUEST_count"].value(success="true") == 3
+    assert found["bookie_WRITE_BYTES"].value() >= 300
+    assert found["bookie_READ_BYTES"].value() >= 300
+    for kind in ("attach", "add", "read"):
+        assert found["bookie_requests_total"].value(kind=kind) == 1
+    commits = found["bookie_commit_seconds"]
+    assert commits.samples["bookie_commit_seconds_count", (("directory", str(tmp_path / "bookie")),)] >= 1
+    assert found["bookie_commit_frames_total"].value() == 2, "the frame, and the record of the key"
+    assert found["bookie_ledgers_count"].value() == 1
+    assert found["bookie_sessions"].value() == 1
+    assert found["bookkeeper_server_SERVER_STATUS"].value() == 1
+    assert found["bookie_ready"].value() == 1
+    assert found["bookie_directory_writable"].value(directory=str(tmp_path / "bookie")) == 1
+    assert found["bookie_storage_segments_unsealed"].value() >= 1
+    assert "bookie_adds_refused_total" not in found
+    assert after["bookie_adds_refused_total"].value(reason="UNAUTHORIZED") == 1
 
 
 @pytest.mark.rule("M6")
-def test_metrics_count_the_nodes_that_cannot_be_read(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    async def story() -> None:
-        port = free_port()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, auto_recovery=True))
-        assert (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") == 0
-        store.mark_underreplicated(5, ["b1"])
-        tree_of(store).set(f"/ledgers/underreplication/ledgers{mark_path(5)}", b"garbage", -1)
-        async with asyncio.timeout(20):
-            while (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") != 1:
-                await asyncio.sleep(0.1)
-        await bookie.stop()
-
-    asyncio.run(story())
+async def test_metrics_count_the_nodes_that_cannot_be_read(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    port = free_port()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, auto_recovery=True))
+    assert (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") == 0
+    store.mark_underreplicated(5, ["b1"])
+    tree_of(store).set(f"/ledgers/underreplication/ledgers{mark_path(5)}", b"garbage", -1)
+    async with asyncio.timeout(20):
+        while (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") != 1:
+            await asyncio.sleep(0.1)
+    await bookie.stop()
 
 
-def test_what_the_paths_say_while_a_bookie_serves_and_after_a_failure(
+async def test_what_the_paths_say_while_a_bookie_serves_and_after_a_failure(
     store: MetadataStore, tmp_path: Path, uri: str
 ) -> None:
-    async def story() -> None:
-        port = free_port()
-        config = bookie_config(tmp_path, uri, admin_port=port)
-        bookie = await Bookie.start(config)
-        (info,) = store.writable_bookies().values()
-        admin = info.endpoint("http")
-        assert admin is not None
-        assert (admin.id, admin.host, admin.port) == ("httpserver", "127.0.0.1", port)
-        listed = (await get(port, "/paths"))[1].split()
-        questions = [path for path in listed if path.startswith("/page/")]
-        answered = [path for path in listed if path not in questions]
-        assert "/" in answered
-        assert questions
-        assert {path: (await get(port, path))[0] for path in answered} == dict.fromkeys(answered, 200)
-        assert await get(port, "/heartbeat") == (200, "OK\n")
-        assert await get(port, "/ready?why") == (200, "ready\n")
-        state = json.loads((await get(port, "/api/v1/bookie/state"))[1])
-        writable = {"running": True, "readOnly": False, "shuttingDown": False, "availableForHighPriorityWrites": True}
-        assert state == writable
-        space = json.loads((await get(port, "/api/v1/bookie/info"))[1])
-        assert 0 < space["freeSpace"] <= space["totalSpace"]
-        shown = json.loads((await get(port, "/config"))[1])
-        assert shown.keys() >= {field.name for field in fields(BookieConfig)}
-        assert shown["bookie_id"] == bookie.bookie_id
-        assert (await get(port, "/nothing"))[0] == 404
-        assert (await get(port, "/api/v1/bookie/gc", "PUT"))[0] == 405
+    port = free_port()
+    config = bookie_config(tmp_path, uri, admin_port=port)
+    bookie = await Bookie.start(config)
+    (info,) = store.writable_bookies().values()
+    admin = info.endpoint("http")
+    assert admin is not None
+    assert (admin.id, admin.host, admin.port) == ("httpserver", "127.0.0.1", port)
+    listed = (await get(port, "/paths"))[1].split()
+    questions = [path for path in listed if path.startswith("/page/")]
+    answered = [path for path in listed if path not in questions]
+    assert "/" in answered
+    assert questions
+    assert {path: (await get(port, path))[0] for path in answered} == dict.fromkeys(answered, 200)
+    assert await get(port, "/heartbeat") == (200, "OK\n")
+    assert await get(port, "/ready?why") == (200, "ready\n")
+    state = json.loads((await get(port, "/api/v1/bookie/state"))[1])
+    writable = {"running": True, "readOnly": False, "shuttingDown": False, "availableForHighPriorityWrites": True}
+    assert state == writable
+    space = json.loads((await get(port, "/api/v1/bookie/info"))[1])
+    assert 0 < space["freeSpace"] <= space["totalSpace"]
+    shown = json.loads((await get(port, "/config"))[1])
+    assert shown.keys() >= {field.name for field in fields(BookieConfig)}
+    assert shown["bookie_id"] == bookie.bookie_id
+    assert (await get(port, "/nothing"))[0] == 404
+    assert (await get(port, "/api/v1/bookie/gc", "PUT"))[0] == 405
 
-        bookie._fail(StorageFailedError("the disk failed"))
-        status, why = await get(port, "/ready")
-        assert status == 503
-        assert "the disk failed" in why
-        assert (await get(port, "/api/v1/bookie/is_ready"))[0] == 503
-        assert (await get(port, "/live"))[0] == 200, "it ends by itself, with an exit code of its own"
-        await bookie.stop()
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", port), 1)
-
-    asyncio.run(story())
+    bookie._fail(StorageFailedError("the disk failed"))
+    status, why = await get(port, "/ready")
+    assert status == 503
+    assert "the disk failed" in why
+    assert (await get(port, "/api/v1/bookie/is_ready"))[0] == 503
+    assert (await get(port, "/live"))[0] == 200, "it ends by itself, with an exit code of its own"
+    await bookie.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), 1)
 
 
-def test_a_log_level_is_set_only_where_that_is_allowed(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    async def story() -> None:
-        port, name = free_port(), "bookie_server.main"
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, admin_writes="loopback"))
-        asked = f"/log/level?logger={name}&level="
-        before = logging.getLogger(name).level
-        status, said = await get(port, f"{asked}debug", "PUT")
-        assert (status, logging.getLogger(name).level) == (200, logging.DEBUG)
-        assert json.loads(said)["loggers"] == {name: "DEBUG"}
-        assert (await get(port, "/log/level")) == (200, said)
-        for bad in ("level=loud", "", "level=debug&logger=nobody", f"logger={name}"):
-            assert (await get(port, f"/log/level?{bad}", "PUT"))[0] == 400
-        assert (await get(port, "/config", "PUT"))[0] == 405
-        assert (await get(port, f"{asked}BACK", "PUT"))[0] == 200
-        assert (logging.getLogger(name).level, json.loads((await get(port, "/log/level"))[1])["loggers"]) == (
-            before,
-            {},
-        )
-        await bookie.stop()
-
-    asyncio.run(story())
+async def test_a_log_level_is_set_only_where_that_is_allowed(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    port, name = free_port(), "bookie_server.main"
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, admin_writes="loopback"))
+    asked = f"/log/level?logger={name}&level="
+    before = logging.getLogger(name).level
+    status, said = await get(port, f"{asked}debug", "PUT")
+    assert (status, logging.getLogger(name).level) == (200, logging.DEBUG)
+    assert json.loads(said)["loggers"] == {name: "DEBUG"}
+    assert (await get(port, "/log/level")) == (200, said)
+    for bad in ("level=loud", "", "level=debug&logger=nobody", f"logger={name}"):
+        assert (await get(port, f"/log/level?{bad}", "PUT"))[0] == 400
+    assert (await get(port, "/config", "PUT"))[0] == 405
+    assert (await get(port, f"{asked}BACK", "PUT"))[0] == 200
+    assert (logging.getLogger(name).level, json.loads((await get(port, "/log/level"))[1])["loggers"]) == (
+        before,
+        {},
+    )
+    await bookie.stop()
 
 
 @pytest.mark.parametrize(
@@ -349,18 +337,15 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert used - names == set()
 
 
-def test_who_asks_the_admin_port_too_often_waits_and_probes_do_not(
+async def test_who_asks_the_admin_port_too_often_waits_and_probes_do_not(
     store: MetadataStore, tmp_path: Path, uri: str
 ) -> None:
-    async def story() -> None:
-        port = free_port()
-        config = bookie_config(tmp_path, uri, admin_port=port, requests_per_s_per_address_max=3)
-        bookie = await Bookie.start(config)
-        answers = [await get(port, "/api/v1/bookie/state") for _ in range(12)]
-        assert [status for status, _ in answers[:3]] == [200, 200, 200]
-        assert answers[-1][0] == 429
-        assert "requests_per_s_per_address_max=3 is reached by 127.0.0.1" in answers[-1][1]
-        assert (await get(port, "/live"))[0] == 200
-        await bookie.stop()
-
-    asyncio.run(story())
+    port = free_port()
+    config = bookie_config(tmp_path, uri, admin_port=port, requests_per_s_per_address_max=3)
+    bookie = await Bookie.start(config)
+    answers = [await get(port, "/api/v1/bookie/state") for _ in range(12)]
+    assert [status for status, _ in answers[:3]] == [200, 200, 200]
+    assert answers[-1][0] == 429
+    assert "requests_per_s_per_address_max=3 is reached by 127.0.0.1" in answers[-1][1]
+    assert (await get(port, "/live"))[0] == 200
+    await bookie.stop()

@@ -65,39 +65,33 @@ def check_whole(cluster: MemoryBookKeeper, ledger_id: LedgerId) -> None:
 
 
 @pytest.mark.rule("D23")
-def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledgers = [await a_ledger(cluster) for _ in range(5)]
-            lost = ledgers[0][1][0]
-            cluster.kill(lost)
-            async with recovering(cluster) as running:
-                await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-                assert running.auditor.elected
-                wanted = sum(lost in ensemble for _, ensemble in ledgers)
-                await eventually(lambda: running.workers.repaired == wanted, 10)  # counted after the mark has gone
-            for ledger_id, _ in ledgers:
-                check_whole(cluster, ledger_id)
-            assert cluster.store.underreplication_locks() == {}
-            assert cluster.store.current_auditor() is None
-
-    asyncio.run(work())
+async def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
+    async with memory_cluster(5) as cluster:
+        ledgers = [await a_ledger(cluster) for _ in range(5)]
+        lost = ledgers[0][1][0]
+        cluster.kill(lost)
+        async with recovering(cluster) as running:
+            await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            assert running.auditor.elected
+            wanted = sum(lost in ensemble for _, ensemble in ledgers)
+            await eventually(lambda: running.workers.repaired == wanted, 10)  # counted after the mark has gone
+        for ledger_id, _ in ledgers:
+            check_whole(cluster, ledger_id)
+        assert cluster.store.underreplication_locks() == {}
+        assert cluster.store.current_auditor() is None
 
 
-def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=0.5, poll_s=0.02)) as running:
-                cluster.store.unregister_bookie(ensemble[0])
-                await asyncio.sleep(0.2)
-                cluster.register(ensemble[0])
-                await asyncio.sleep(0.6)
-                assert running.auditor.marked == 0
-            assert members(cluster, ledger_id) == ensemble
-
-    asyncio.run(work())
+async def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=0.5, poll_s=0.02)) as running:
+            cluster.store.unregister_bookie(ensemble[0])
+            await asyncio.sleep(0.2)
+            cluster.register(ensemble[0])
+            await asyncio.sleep(0.6)
+            assert running.auditor.marked == 0
+        assert members(cluster, ledger_id) == ensemble
 
 
 @pytest.mark.rule("D23")
@@ -156,204 +150,170 @@ def test_what_a_bookie_is_given_after_the_audit_for_its_drain_is_marked_a_minute
     assert [look(5), look(59), look(61)] == [False, False, True]
 
 
-def test_delay_that_is_set_for_the_cluster_wins_and_nobody_works_while_it_is_disabled() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            cluster.store.set_lost_bookie_recovery_delay_s(0)
-            cluster.store.enable_replication(False)
-            cluster.kill(ensemble[0])
-            cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
-            async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=600, poll_s=0.02)):
-                await asyncio.sleep(0.2)
-                assert members(cluster, ledger_id) == ensemble
-                cluster.store.enable_replication(True)
-                await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
-
-    asyncio.run(work())
+async def test_delay_that_is_set_for_the_cluster_wins_and_nobody_works_while_it_is_disabled() -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        cluster.store.set_lost_bookie_recovery_delay_s(0)
+        cluster.store.enable_replication(False)
+        cluster.kill(ensemble[0])
+        cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+        async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=600, poll_s=0.02)):
+            await asyncio.sleep(0.2)
+            assert members(cluster, ledger_id) == ensemble
+            cluster.store.enable_replication(True)
+            await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
 
 
 @pytest.mark.rule("D23")
-def test_open_ledger_that_nobody_writes_is_closed_and_repaired() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster, close=False)
-            cluster.kill(ensemble[1])
-            async with recovering(cluster):
-                await eventually(lambda: cluster.store.read_ledger(ledger_id).value.is_closed, 10)
-                await eventually(lambda: ensemble[1] not in members(cluster, ledger_id), 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-            check_whole(cluster, ledger_id)
-
-    asyncio.run(work())
+async def test_open_ledger_that_nobody_writes_is_closed_and_repaired() -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster, close=False)
+        cluster.kill(ensemble[1])
+        async with recovering(cluster):
+            await eventually(lambda: cluster.store.read_ledger(ledger_id).value.is_closed, 10)
+            await eventually(lambda: ensemble[1] not in members(cluster, ledger_id), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        check_whole(cluster, ledger_id)
 
 
-def test_two_processes_share_the_work_and_one_of_them_audits() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledgers = [await a_ledger(cluster) for _ in range(6)]
-            lost = ledgers[0][1][0]
-            cluster.kill(lost)
-            async with recovering(cluster) as one, recovering(cluster, owner="host2") as other:
-                await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 25)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 25)
-                assert [one.auditor.elected, other.auditor.elected].count(True) == 1
-                assert {one.auditor.marked, other.auditor.marked} >= {0}
-
-    asyncio.run(work())
+async def test_two_processes_share_the_work_and_one_of_them_audits() -> None:
+    async with memory_cluster(5) as cluster:
+        ledgers = [await a_ledger(cluster) for _ in range(6)]
+        lost = ledgers[0][1][0]
+        cluster.kill(lost)
+        async with recovering(cluster) as one, recovering(cluster, owner="host2") as other:
+            await eventually(lambda: all(lost not in members(cluster, i) for i, _ in ledgers), 25)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 25)
+            assert [one.auditor.elected, other.auditor.elected].count(True) == 1
+            assert {one.auditor.marked, other.auditor.marked} >= {0}
 
 
-def test_repairs_follow_each_other_and_a_writer_that_is_waited_for_holds_up_none() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            open_ones = [(await a_ledger(cluster, close=False))[0] for _ in range(3)]
-            closed = [(await a_ledger(cluster))[0] for _ in range(6)]
-            cluster.kill("b0")
-            for ledger_id in (*open_ones, *closed):
-                cluster.store.mark_underreplicated(ledger_id, ("b0",))
-            slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=1.0, repairs_max=1, open_ledger_grace_s=600)
-            async with recovering(cluster, slow):
-                await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 4)
-
-    asyncio.run(work())
+async def test_repairs_follow_each_other_and_a_writer_that_is_waited_for_holds_up_none() -> None:
+    async with memory_cluster(5) as cluster:
+        open_ones = [(await a_ledger(cluster, close=False))[0] for _ in range(3)]
+        closed = [(await a_ledger(cluster))[0] for _ in range(6)]
+        cluster.kill("b0")
+        for ledger_id in (*open_ones, *closed):
+            cluster.store.mark_underreplicated(ledger_id, ("b0",))
+        slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=1.0, repairs_max=1, open_ledger_grace_s=600)
+        async with recovering(cluster, slow):
+            await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 4)
 
 
-def test_a_lock_that_is_taken_while_the_workers_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            client, taken, go = cluster.client(), threading.Event(), threading.Event()
-            lock = client.store.lock_underreplicated
+async def test_a_lock_that_is_taken_while_the_workers_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        client, taken, go = cluster.client(), threading.Event(), threading.Event()
+        lock = client.store.lock_underreplicated
 
-            def lock_slowly(ledger_id: LedgerId, owner: str) -> bool:
-                locked = lock(ledger_id, owner)
-                taken.set()
-                return go.wait(5) and locked
+        def lock_slowly(ledger_id: LedgerId, owner: str) -> bool:
+            locked = lock(ledger_id, owner)
+            taken.set()
+            return go.wait(5) and locked
 
-            monkeypatch.setattr(client.store, "lock_underreplicated", lock_slowly)
-            cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
-            async with AutoRecovery(client, "host1", QUICK):
-                await eventually(taken.is_set, 10)
-                asyncio.get_running_loop().call_later(0.1, go.set)
-            assert cluster.store.underreplication_locks() == {}
-
-    asyncio.run(work())
+        monkeypatch.setattr(client.store, "lock_underreplicated", lock_slowly)
+        cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
+        async with AutoRecovery(client, "host1", QUICK):
+            await eventually(taken.is_set, 10)
+            asyncio.get_running_loop().call_later(0.1, go.set)
+        assert cluster.store.underreplication_locks() == {}
 
 
-def test_a_lock_is_given_back_though_a_stop_comes_before_a_thread_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        threads = ThreadPoolExecutor(1)
-        asyncio.get_running_loop().set_default_executor(threads)
-        async with memory_cluster(4) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            client, removed, go = cluster.client(), threading.Event(), threading.Event()
-            remove = client.store.remove_underreplicated
+async def test_a_lock_is_given_back_though_a_stop_comes_before_a_thread_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        client, removed, go = cluster.client(), threading.Event(), threading.Event()
+        remove = client.store.remove_underreplicated
 
-            def remove_and_block(ledger_id: LedgerId, version: int) -> bool:
-                threads.submit(go.wait, 5)
-                removed.set()
-                return remove(ledger_id, version)
+        def remove_and_block(ledger_id: LedgerId, version: int) -> bool:
+            threads.submit(go.wait, 5)
+            removed.set()
+            return remove(ledger_id, version)
 
-            monkeypatch.setattr(client.store, "remove_underreplicated", remove_and_block)
-            cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
-            async with AutoRecovery(client, "host1", QUICK):
-                await eventually(removed.is_set, 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-                asyncio.get_running_loop().call_later(0.1, go.set)
-            assert cluster.store.underreplication_locks() == {}
-
-    asyncio.run(work())
+        monkeypatch.setattr(client.store, "remove_underreplicated", remove_and_block)
+        cluster.store.mark_underreplicated(ledger_id, [ensemble[0]])
+        async with AutoRecovery(client, "host1", QUICK):
+            await eventually(removed.is_set, 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            asyncio.get_running_loop().call_later(0.1, go.set)
+        assert cluster.store.underreplication_locks() == {}
 
 
-def test_a_lock_that_could_not_be_given_back_holds_nobody_up_for_long() -> None:
+async def test_a_lock_that_could_not_be_given_back_holds_nobody_up_for_long() -> None:
     """The store was away at the end of a repair: the lock stayed, and so did the session."""
 
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            async with recovering(cluster) as running:
-                cluster.store.enable_replication(False)
-                assert running.workers._client.store.lock_underreplicated(ledger_id, "host1")
-                cluster.kill(ensemble[0])
-                cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
-                cluster.store.enable_replication(True)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-            check_whole(cluster, ledger_id)
-            assert cluster.store.underreplication_locks() == {}
-
-    asyncio.run(work())
-
-
-def test_what_blocks_a_repair_is_told_and_it_goes_on_once_that_is_gone() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            spare = next(name for name in cluster.names if name not in ensemble)
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        async with recovering(cluster) as running:
+            cluster.store.enable_replication(False)
+            assert running.workers._client.store.lock_underreplicated(ledger_id, "host1")
             cluster.kill(ensemble[0])
-            cluster.store.unregister_bookie(spare)
-            async with recovering(cluster) as running:
-                await eventually(lambda: ledger_id in running.workers.put_off, 10)
-                await eventually(lambda: "no bookie can take over" in running.workers.put_off[ledger_id].why, 10)
-                cluster.register(spare)
-                await eventually(lambda: spare in members(cluster, ledger_id), 10)
-                await eventually(lambda: ledger_id not in running.workers.put_off, 10)
-
-    asyncio.run(work())
+            cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+            cluster.store.enable_replication(True)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        check_whole(cluster, ledger_id)
+        assert cluster.store.underreplication_locks() == {}
 
 
-def test_mark_of_a_deleted_ledger_goes() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            cluster.store.mark_underreplicated(77, ["b1"])
-            async with recovering(cluster):
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+async def test_what_blocks_a_repair_is_told_and_it_goes_on_once_that_is_gone() -> None:
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        spare = next(name for name in cluster.names if name not in ensemble)
+        cluster.kill(ensemble[0])
+        cluster.store.unregister_bookie(spare)
+        async with recovering(cluster) as running:
+            await eventually(lambda: ledger_id in running.workers.put_off, 10)
+            await eventually(lambda: "no bookie can take over" in running.workers.put_off[ledger_id].why, 10)
+            cluster.register(spare)
+            await eventually(lambda: spare in members(cluster, ledger_id), 10)
+            await eventually(lambda: ledger_id not in running.workers.put_off, 10)
 
-    asyncio.run(work())
+
+async def test_mark_of_a_deleted_ledger_goes() -> None:
+    async with memory_cluster(4) as cluster:
+        cluster.store.mark_underreplicated(77, ["b1"])
+        async with recovering(cluster):
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
 
 
 @pytest.mark.parametrize("wrong_ms", [-60_000, 8 * 86_400_000], ids=["long ago", "a clock was wrong"])
-def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing(wrong_ms: int) -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            cluster.network.bookies[ensemble[0]].frames_of(ledger_id).clear()
-            cluster.store.write_audit_time_ms(Audit.LEDGERS, int(time.time() * 1000) + wrong_ms)
-            config = AutoRecoveryConfig(poll_s=0.02, check_s=30)
-            async with recovering(cluster, config) as running:
-                await eventually(lambda: running.workers.copied_entries == 20, 10)
-                await eventually(lambda: (cluster.store.audit_time_ms(Audit.LEDGERS) or 0) > time.time() * 1000 - 9_000)
-            check_whole(cluster, ledger_id)
-            assert members(cluster, ledger_id) == ensemble
-
-    asyncio.run(work())
+async def test_check_of_all_ledgers_finds_a_copy_that_nobody_knew_to_be_missing(wrong_ms: int) -> None:
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        cluster.network.bookies[ensemble[0]].frames_of(ledger_id).clear()
+        cluster.store.write_audit_time_ms(Audit.LEDGERS, int(time.time() * 1000) + wrong_ms)
+        config = AutoRecoveryConfig(poll_s=0.02, check_s=30)
+        async with recovering(cluster, config) as running:
+            await eventually(lambda: running.workers.copied_entries == 20, 10)
+            await eventually(lambda: (cluster.store.audit_time_ms(Audit.LEDGERS) or 0) > time.time() * 1000 - 9_000)
+        check_whole(cluster, ledger_id)
+        assert members(cluster, ledger_id) == ensemble
 
 
-def test_bookie_that_is_told_to_takes_part_in_recovery_and_upkeep(tmp_path: Path) -> None:
-    async def work() -> None:
-        uri = f"memory://{tmp_path.name}"
-        store = MemoryStore(shared_cluster(uri))
-        store.initialize_cluster()
-        config = replace(bookie_config(tmp_path / "data", uri), auto_recovery=True, upkeep=True)
-        bookie = await Bookie.start(config)
-        try:
-            await eventually(lambda: store.current_auditor() == bookie.bookie_id)
-            await eventually(lambda: store.current_upkeep_worker() == bookie.bookie_id)
-        finally:
-            await bookie.stop()
-        assert (store.current_auditor(), store.current_upkeep_worker()) == (None, None)
-        store.close()
-
-    asyncio.run(work())
+async def test_bookie_that_is_told_to_takes_part_in_recovery_and_upkeep(tmp_path: Path) -> None:
+    uri = f"memory://{tmp_path.name}"
+    store = MemoryStore(shared_cluster(uri))
+    store.initialize_cluster()
+    config = replace(bookie_config(tmp_path / "data", uri), auto_recovery=True, upkeep=True)
+    bookie = await Bookie.start(config)
+    try:
+        await eventually(lambda: store.current_auditor() == bookie.bookie_id)
+        await eventually(lambda: store.current_upkeep_worker() == bookie.bookie_id)
+    finally:
+        await bookie.stop()
+    assert (store.current_auditor(), store.current_upkeep_worker()) == (None, None)
+    store.close()
 
 
-def test_budget_bounds_the_bytes_of_all_repairs() -> None:
-    async def work() -> None:
-        budget, began = ByteRate(1_000_000), time.monotonic()
-        await asyncio.gather(*(budget.spend(250_000) for _ in range(6)))
-        assert 0.9 <= time.monotonic() - began < 3  # half a second was saved up
-        await ByteRate(0).spend(1 << 40)
-
-    asyncio.run(work())
+async def test_budget_bounds_the_bytes_of_all_repairs() -> None:
+    budget, began = ByteRate(1_000_000), time.monotonic()
+    await asyncio.gather(*(budget.spend(250_000) for _ in range(6)))
+    assert 0.9 <= time.monotonic() - began < 3  # half a second was saved up
+    await ByteRate(0).spend(1 << 40)
 
 
 def test_settings_are_checked() -> None:
@@ -363,53 +323,47 @@ def test_settings_are_checked() -> None:
 
 
 @pytest.mark.rule("M6")
-def test_unreadable_marks_locks_records_and_settings_stop_no_other_repair() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
-            ((lost, _),) = Counter(name for each in ledgers for name in members(cluster, each)).most_common(1)
-            named = [ledger_id for ledger_id in ledgers if lost in members(cluster, ledger_id)]
-            assert len(named) > 3, "24 copies on five bookies"
-            marked, locked, recordless, *well = named
-            tree, root = cluster.store.tree, "/ledgers/underreplication"
-            cluster.store.mark_underreplicated(marked, [lost])  # which makes the folders
-            tree.set(f"{root}/ledgers{mark_path(marked)}", b"garbage", -1)
-            tree.create(f"/ledgers{lock_path(locked)}", b"\xff")
-            tree.create(f"{root}/lostBookieRecoveryDelay", b"soon")
-            tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, recordless)}", b"garbage", -1)
-            cluster.kill(lost)
-            async with recovering(cluster) as running:
-                await eventually(lambda: all(lost not in members(cluster, i) for i in well), 10)
-                await eventually(lambda: running.workers.repaired >= len(well), 10)
-                assert running.auditor.elected
-            for ledger_id in well:
-                check_whole(cluster, ledger_id)
-            assert lost in members(cluster, marked), "nobody knows what its mark says"
-            assert tree.get(f"{root}/ledgers{mark_path(marked)}")[0] == b"garbage"
-            assert lost in members(cluster, locked), "a lock that cannot be read is a lock"
-
-    asyncio.run(work())
+async def test_unreadable_marks_locks_records_and_settings_stop_no_other_repair() -> None:
+    async with memory_cluster(5) as cluster:
+        ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
+        ((lost, _),) = Counter(name for each in ledgers for name in members(cluster, each)).most_common(1)
+        named = [ledger_id for ledger_id in ledgers if lost in members(cluster, ledger_id)]
+        assert len(named) > 3, "24 copies on five bookies"
+        marked, locked, recordless, *well = named
+        tree, root = cluster.store.tree, "/ledgers/underreplication"
+        cluster.store.mark_underreplicated(marked, [lost])  # which makes the folders
+        tree.set(f"{root}/ledgers{mark_path(marked)}", b"garbage", -1)
+        tree.create(f"/ledgers{lock_path(locked)}", b"\xff")
+        tree.create(f"{root}/lostBookieRecoveryDelay", b"soon")
+        tree.set(f"/ledgers{ledger_path(Layout.HIERARCHICAL, recordless)}", b"garbage", -1)
+        cluster.kill(lost)
+        async with recovering(cluster) as running:
+            await eventually(lambda: all(lost not in members(cluster, i) for i in well), 10)
+            await eventually(lambda: running.workers.repaired >= len(well), 10)
+            assert running.auditor.elected
+        for ledger_id in well:
+            check_whole(cluster, ledger_id)
+        assert lost in members(cluster, marked), "nobody knows what its mark says"
+        assert tree.get(f"{root}/ledgers{mark_path(marked)}")[0] == b"garbage"
+        assert lost in members(cluster, locked), "a lock that cannot be read is a lock"
 
 
 @pytest.mark.parametrize("mark", [b"", b'laterField: "b1"\n'])
 @pytest.mark.rule("M6")
-def test_mark_that_names_nobody_is_removed_only_once_every_copy_was_checked(mark: bytes) -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster)
-            cluster.store.mark_underreplicated(ledger_id, [])
-            path = f"/ledgers/underreplication/ledgers{mark_path(ledger_id)}"
-            cluster.store.tree.set(path, mark, -1)
-            cluster.kill(ensemble[1])
-            async with recovering(cluster, replace(QUICK, lost_bookie_delay_s=600)) as running:
-                await eventually(lambda: ledger_id in running.workers.put_off, 10)
-                assert ensemble[1] in running.workers.put_off[ledger_id].why
-                assert dict(cluster.store.list_underreplicated()) == {ledger_id: ()}
-                cluster.store.set_lost_bookie_recovery_delay_s(0)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-            check_whole(cluster, ledger_id)
-
-    asyncio.run(work())
+async def test_mark_that_names_nobody_is_removed_only_once_every_copy_was_checked(mark: bytes) -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        cluster.store.mark_underreplicated(ledger_id, [])
+        path = f"/ledgers/underreplication/ledgers{mark_path(ledger_id)}"
+        cluster.store.tree.set(path, mark, -1)
+        cluster.kill(ensemble[1])
+        async with recovering(cluster, replace(QUICK, lost_bookie_delay_s=600)) as running:
+            await eventually(lambda: ledger_id in running.workers.put_off, 10)
+            assert ensemble[1] in running.workers.put_off[ledger_id].why
+            assert dict(cluster.store.list_underreplicated()) == {ledger_id: ()}
+            cluster.store.set_lost_bookie_recovery_delay_s(0)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        check_whole(cluster, ledger_id)
 
 
 @pytest.mark.rule("M6")

@@ -27,43 +27,37 @@ def order_drain(cluster: MemoryBookKeeper, name: str, *, fences: bool = False) -
 
 
 @pytest.mark.rule("D23")
-def test_drain_moves_every_copy_and_goes_on_without_its_command() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
-            leaving = members(cluster, ledgers[0])[0]
-            order_drain(cluster, leaving)
-            async with recovering(cluster):  # nobody but the auditor marks
-                await eventually(lambda: all(leaving not in members(cluster, i) for i in ledgers), 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-            for ledger_id in ledgers:
-                check_whole(cluster, ledger_id)
-            watch = DrainWatch(cluster.store, leaving)
-            watch.survey()
-            assert watch.look()
-
-    asyncio.run(work())
+async def test_drain_moves_every_copy_and_goes_on_without_its_command() -> None:
+    async with memory_cluster(5) as cluster:
+        ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
+        leaving = members(cluster, ledgers[0])[0]
+        order_drain(cluster, leaving)
+        async with recovering(cluster):  # nobody but the auditor marks
+            await eventually(lambda: all(leaving not in members(cluster, i) for i in ledgers), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        for ledger_id in ledgers:
+            check_whole(cluster, ledger_id)
+        watch = DrainWatch(cluster.store, leaving)
+        watch.survey()
+        assert watch.look()
 
 
 @pytest.mark.rule("D23")
-def test_drain_waits_for_a_writer_and_fences_it_only_if_that_is_ordered() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            ledger_id, ensemble = await a_ledger(cluster, close=False)
-            order_drain(cluster, ensemble[0])
-            watch = DrainWatch(cluster.store, ensemble[0])
-            watch.survey()
-            quick = replace(QUICK, open_ledger_grace_s=0.01)
-            async with recovering(cluster, quick) as running:
-                watch.look()
-                await eventually(lambda: "at its next entry" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
-                await asyncio.sleep(0.3)
-                assert not cluster.store.read_ledger(ledger_id).value.is_closed
-                assert [each.ledger_id for found in watch.blocked().values() for each in found] == [ledger_id]
-                order_drain(cluster, ensemble[0], fences=True)
-                await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
-                await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
-                assert watch.look()
-            check_whole(cluster, ledger_id)
-
-    asyncio.run(work())
+async def test_drain_waits_for_a_writer_and_fences_it_only_if_that_is_ordered() -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster, close=False)
+        order_drain(cluster, ensemble[0])
+        watch = DrainWatch(cluster.store, ensemble[0])
+        watch.survey()
+        quick = replace(QUICK, open_ledger_grace_s=0.01)
+        async with recovering(cluster, quick) as running:
+            watch.look()
+            await eventually(lambda: "at its next entry" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
+            await asyncio.sleep(0.3)
+            assert not cluster.store.read_ledger(ledger_id).value.is_closed
+            assert [each.ledger_id for found in watch.blocked().values() for each in found] == [ledger_id]
+            order_drain(cluster, ensemble[0], fences=True)
+            await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            assert watch.look()
+        check_whole(cluster, ledger_id)

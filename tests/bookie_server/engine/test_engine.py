@@ -147,23 +147,20 @@ def storage(path: str, disk: Disk) -> OpenStorage:
     )
 
 
-def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.disk.full = True  # before anybody makes a spare segment
-            for first in range(2):  # the first segment holds these, and no third
-                session = bookie.write(first, bytes(5_000_000))
-                assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
-            for _ in range(2):
-                bookie.write(2, bytes(5_000_000))
-                told = await bookie.sink.next()
-                assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
-            bookie.disk.full = False
-            session = bookie.write(2, bytes(5_000_000))
+async def test_full_disk_refuses_and_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        bookie.disk.full = True  # before anybody makes a spare segment
+        for first in range(2):  # the first segment holds these, and no third
+            session = bookie.write(first, bytes(5_000_000))
             assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
-            assert bookie.failures == []
-
-    asyncio.run(story())
+        for _ in range(2):
+            bookie.write(2, bytes(5_000_000))
+            told = await bookie.sink.next()
+            assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
+        bookie.disk.full = False
+        session = bookie.write(2, bytes(5_000_000))
+        assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+        assert bookie.failures == []
 
 
 def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one(tmp_path: Path) -> None:
@@ -193,253 +190,219 @@ def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_thi
         runner.run(story())
 
 
-def test_what_a_commit_answers_may_leave_once_all_of_it_was_delivered_and_each_stream_by_itself(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
+async def test_what_a_commit_answers_may_leave_once_all_of_it_was_delivered_and_each_stream_by_itself(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as bookie:
 
-            class Broken(Sink):
-                def leave(self) -> None:
-                    super().leave()
-                    raise ZeroDivisionError("a bug of this stream")
+        class Broken(Sink):
+            def leave(self) -> None:
+                super().leave()
+                raise ZeroDivisionError("a bug of this stream")
 
-            other = Broken()
-            stream = bookie.engine.open_stream(other)
-            assert not bookie.engine.tells_a_commit
-            bookie.engine.feed(ev.SessionAttached(stream, 1, 9, KEY, AttachMode.WRITE))
-            bookie.engine.feed(ev.FramesArrived(stream, memoryview(frame(9, 0, [b"other"], session=1))))
-            bookie.write(0, b"a")
-            await bookie.sink.next()
-            await other.next()
-            assert bookie.sink.left == other.left == [1]
-            assert not bookie.engine.tells_a_commit
-            assert bookie.failures == []
-
-    asyncio.run(story())
+        other = Broken()
+        stream = bookie.engine.open_stream(other)
+        assert not bookie.engine.tells_a_commit
+        bookie.engine.feed(ev.SessionAttached(stream, 1, 9, KEY, AttachMode.WRITE))
+        bookie.engine.feed(ev.FramesArrived(stream, memoryview(frame(9, 0, [b"other"], session=1))))
+        bookie.write(0, b"a")
+        await bookie.sink.next()
+        await other.next()
+        assert bookie.sink.left == other.left == [1]
+        assert not bookie.engine.tells_a_commit
+        assert bookie.failures == []
 
 
 @pytest.mark.rule("P1")
-def test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it(tmp_path: Path) -> None:
+async def test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it(tmp_path: Path) -> None:
     """Else it is written although the machine has forgotten it, and the next frame is taken for it."""
 
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.disk.full = True
-            for first in range(2):
-                bookie.write(first, bytes(5_000_000))
-                await bookie.sink.next()
-            bookie.on_no_space = lambda: bookie.write(0, b"small", ledger=9)
-            bookie.write(2, bytes(5_000_000))
-            assert [end.reason for end in (await bookie.sink.next()).ended] == [Reason.NO_SPACE] * 2
-            bookie.disk.full = False
-            session = bookie.write(2, bytes(5_000_000))
-            assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
-            await asyncio.sleep(0.2)
-            assert bookie.failures == []
-
-    asyncio.run(story())
+    async with rig(tmp_path) as bookie:
+        bookie.disk.full = True
+        for first in range(2):
+            bookie.write(first, bytes(5_000_000))
+            await bookie.sink.next()
+        bookie.on_no_space = lambda: bookie.write(0, b"small", ledger=9)
+        bookie.write(2, bytes(5_000_000))
+        assert [end.reason for end in (await bookie.sink.next()).ended] == [Reason.NO_SPACE] * 2
+        bookie.disk.full = False
+        session = bookie.write(2, bytes(5_000_000))
+        assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+        await asyncio.sleep(0.2)
+        assert bookie.failures == []
 
 
 @pytest.mark.rule("P1")
-def test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails(tmp_path: Path) -> None:
+async def test_a_stream_that_waits_for_room_is_answered_when_the_commit_it_waits_for_fails(tmp_path: Path) -> None:
     """What the machine takes of it while it hears of the failure is written: it is queued behind what was dropped."""
 
-    async def story() -> None:
-        async with rig(tmp_path, limits=MachineLimits(in_flight_bytes_max=4_000_000)) as bookie:
-            bookie.disk.full = True
-            for first in range(2):
-                bookie.write(first, bytes(5_000_000))
-                await bookie.answers(1)
-            full = bookie.write(2, bytes(5_000_000))  # finds no segment, and leaves no room for others meanwhile
-            small = [bookie.write(k, b"small", ledger=9 + k) for k in range(3)]
-            expected = {full: (0, Reason.NO_SPACE)} | dict.fromkeys(small, (1, None))
-            assert await bookie.answers(4) == expected
-            assert bookie.failures == []
-
-    asyncio.run(story())
+    async with rig(tmp_path, limits=MachineLimits(in_flight_bytes_max=4_000_000)) as bookie:
+        bookie.disk.full = True
+        for first in range(2):
+            bookie.write(first, bytes(5_000_000))
+            await bookie.answers(1)
+        full = bookie.write(2, bytes(5_000_000))  # finds no segment, and leaves no room for others meanwhile
+        small = [bookie.write(k, b"small", ledger=9 + k) for k in range(3)]
+        expected = {full: (0, Reason.NO_SPACE)} | dict.fromkeys(small, (1, None))
+        assert await bookie.answers(4) == expected
+        assert bookie.failures == []
 
 
 @pytest.mark.rule("S6")
-def test_failed_sync_is_final_although_the_disk_recovers(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.write(0, b"durable")
-            await bookie.sink.next()
-            bookie.disk.failing = True
-            bookie.write(1, b"lost")
-            told = await bookie.sink.next()
-            assert {end.reason for end in told.ended} == {Reason.STORAGE_FAILED}
-            bookie.disk.failing = False
-            bookie.write(1, b"too late")
-            told = await bookie.sink.next()
-            assert [end.reason for end in told.ended] == [Reason.STORAGE_FAILED]
-            assert [type(error) for error in bookie.failures] == [StorageFailedError]
-
-    asyncio.run(story())
+async def test_failed_sync_is_final_although_the_disk_recovers(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        bookie.write(0, b"durable")
+        await bookie.sink.next()
+        bookie.disk.failing = True
+        bookie.write(1, b"lost")
+        told = await bookie.sink.next()
+        assert {end.reason for end in told.ended} == {Reason.STORAGE_FAILED}
+        bookie.disk.failing = False
+        bookie.write(1, b"too late")
+        told = await bookie.sink.next()
+        assert [end.reason for end in told.ended] == [Reason.STORAGE_FAILED]
+        assert [type(error) for error in bookie.failures] == [StorageFailedError]
 
 
 @pytest.mark.rule("S3")
-def test_idle_log_records_its_position(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.write(0, b"last before it goes idle")
-            await bookie.sink.next()
-            log = bookie.engine._logs[0]._log
-            assert log.position_unrecorded
-            async with asyncio.timeout(2):
-                while log.position_unrecorded:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(story())
+async def test_idle_log_records_its_position(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        bookie.write(0, b"last before it goes idle")
+        await bookie.sink.next()
+        log = bookie.engine._logs[0]._log
+        assert log.position_unrecorded
+        async with asyncio.timeout(2):
+            while log.position_unrecorded:
+                await asyncio.sleep(0.01)
 
 
-def test_a_full_disk_leaves_the_other_directory_alone(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path, 2) as bookie:
-            bookie.disk.full = True
-            for first in range(2):  # the first segment of either directory holds these, and no third
-                for ledger in (8, 9):
-                    bookie.write(first, bytes(5_000_000), ledger)
-                    await bookie.sink.next()
-            bookie.write(2, bytes(5_000_000), 8)
-            told = await bookie.sink.next()
-            assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
-            session = bookie.write(2, bytes(5_000_000), 9)
-            assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
-            assert bookie.failures == []
-
-    asyncio.run(story())
+async def test_a_full_disk_leaves_the_other_directory_alone(tmp_path: Path) -> None:
+    async with rig(tmp_path, 2) as bookie:
+        bookie.disk.full = True
+        for first in range(2):  # the first segment of either directory holds these, and no third
+            for ledger in (8, 9):
+                bookie.write(first, bytes(5_000_000), ledger)
+                await bookie.sink.next()
+        bookie.write(2, bytes(5_000_000), 8)
+        told = await bookie.sink.next()
+        assert [(end.frames, end.reason) for end in told.ended] == [(0, Reason.NO_SPACE)]
+        session = bookie.write(2, bytes(5_000_000), 9)
+        assert await bookie.sink.next() == ev.SendAcks(bookie.stream, [session], [1], [])
+        assert bookie.failures == []
 
 
 @pytest.mark.rule("S6")
 @pytest.mark.parametrize("failing", [0, 1])
-def test_a_failed_sync_of_one_directory_ends_the_bookie(tmp_path: Path, failing: int) -> None:
+async def test_a_failed_sync_of_one_directory_ends_the_bookie(tmp_path: Path, failing: int) -> None:
     """Once, though the other directory goes on to report what it had begun."""
 
-    async def story() -> None:
-        async with rig(tmp_path, 2) as bookie:
-            for ledger in (8, 9):
-                bookie.write(0, b"durable", ledger)
-                await bookie.sink.next()
-            bookie.disks[failing].failing = True
-            for ledger in (8, 9):
-                bookie.write(1, b"lost", ledger)
+    async with rig(tmp_path, 2) as bookie:
+        for ledger in (8, 9):
+            bookie.write(0, b"durable", ledger)
+            await bookie.sink.next()
+        bookie.disks[failing].failing = True
+        for ledger in (8, 9):
+            bookie.write(1, b"lost", ledger)
+        told = [await bookie.sink.next()]
+        while (
+            len(reasons := [end.reason for each in told for end in each.ended])
+            + sum(len(each.sessions) for each in told)
+            < 2
+        ):
+            told.append(await bookie.sink.next())
+        assert set(reasons) == {Reason.STORAGE_FAILED}
+        for ledger in (8, 9):
+            bookie.write(2, b"too late", ledger)
             told = [await bookie.sink.next()]
-            while (
-                len(reasons := [end.reason for each in told for end in each.ended])
-                + sum(len(each.sessions) for each in told)
-                < 2
-            ):
-                told.append(await bookie.sink.next())
-            assert set(reasons) == {Reason.STORAGE_FAILED}
-            for ledger in (8, 9):
-                bookie.write(2, b"too late", ledger)
-                told = [await bookie.sink.next()]
-                assert [end.reason for end in told[0].ended] == [Reason.STORAGE_FAILED]
-            await asyncio.sleep(0.05)
-            assert [type(error) for error in bookie.failures] == [StorageFailedError]
-
-    asyncio.run(story())
+            assert [end.reason for end in told[0].ended] == [Reason.STORAGE_FAILED]
+        await asyncio.sleep(0.05)
+        assert [type(error) for error in bookie.failures] == [StorageFailedError]
 
 
 @pytest.mark.rule("S6")
-def test_what_waits_for_the_other_directory_is_not_written_after_a_failed_sync(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path, 2) as bookie:
-            for ledger in (8, 9):
-                bookie.write(0, b"durable", ledger)
-                await bookie.answers(1)
-            other, log = bookie.disks[1], bookie.engine._logs[1]._log
-            other.syncing.clear()
-            other.go.clear()
-            bookie.write(1, b"on its way", 9)
-            assert await asyncio.to_thread(other.syncing.wait, 5)
-            before = log.stats.frames
-            bookie.write(1, b"behind it", 11)
-            bookie.disk.failing = True
-            bookie.write(1, b"lost", 8)
-            assert {reason for _, reason in (await bookie.answers(3)).values()} == {Reason.STORAGE_FAILED}
-            other.go.set()
-            await bookie.engine.stop()
-            assert log.stats.frames == before + 1, "what was on its way, and nothing else"
-
-    asyncio.run(story())
+async def test_what_waits_for_the_other_directory_is_not_written_after_a_failed_sync(tmp_path: Path) -> None:
+    async with rig(tmp_path, 2) as bookie:
+        for ledger in (8, 9):
+            bookie.write(0, b"durable", ledger)
+            await bookie.answers(1)
+        other, log = bookie.disks[1], bookie.engine._logs[1]._log
+        other.syncing.clear()
+        other.go.clear()
+        bookie.write(1, b"on its way", 9)
+        assert await asyncio.to_thread(other.syncing.wait, 5)
+        before = log.stats.frames
+        bookie.write(1, b"behind it", 11)
+        bookie.disk.failing = True
+        bookie.write(1, b"lost", 8)
+        assert {reason for _, reason in (await bookie.answers(3)).values()} == {Reason.STORAGE_FAILED}
+        other.go.set()
+        await bookie.engine.stop()
+        assert log.stats.frames == before + 1, "what was on its way, and nothing else"
 
 
-def test_a_stop_seals_the_segments_that_copies_filled(tmp_path: Path) -> None:
+async def test_a_stop_seals_the_segments_that_copies_filled(tmp_path: Path) -> None:
     """Else the next start scans them."""
 
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.write(0, bytes(100))
-            await bookie.answers(1)
-            copied = [frame(8, 0, [bytes(5_000_000)])]
-            for _ in range(3):
-                done = bookie.engine._logs[0].committer.copy(copied)
-                [place] = await asyncio.wrap_future(done)
-            assert place.generation == 2
-            await bookie.engine.stop()
-            assert (tmp_path / "data0" / "segments" / f"{1:016x}.idx").exists()
-
-    asyncio.run(story())
+    async with rig(tmp_path) as bookie:
+        bookie.write(0, bytes(100))
+        await bookie.answers(1)
+        copied = [frame(8, 0, [bytes(5_000_000)])]
+        for _ in range(3):
+            done = bookie.engine._logs[0].committer.copy(copied)
+            [place] = await asyncio.wrap_future(done)
+        assert place.generation == 2
+        await bookie.engine.stop()
+        assert (tmp_path / "data0" / "segments" / f"{1:016x}.idx").exists()
 
 
-def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            bookie.engine.feed("no event")  # type: ignore[arg-type]  # a bug in the machine is what is tested
-            assert [type(error) for error in bookie.failures] == [LocalProtocolError]
-            bookie.write(0, b"nothing is answered any more")
-            await asyncio.sleep(0.05)
-            assert bookie.sink.effects == []
-
-    asyncio.run(story())
+async def test_bug_in_the_machine_ends_the_bookie(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        bookie.engine.feed("no event")  # type: ignore[arg-type]  # a bug in the machine is what is tested
+        assert [type(error) for error in bookie.failures] == [LocalProtocolError]
+        bookie.write(0, b"nothing is answered any more")
+        await asyncio.sleep(0.05)
+        assert bookie.sink.effects == []
 
 
-def test_what_memory_has_is_read_without_the_thread_and_all_else_by_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with rig(tmp_path) as bookie:
-            session = bookie.write(0, b"entry")
-            await bookie.answers(1)
-            assert session
+async def test_what_memory_has_is_read_without_the_thread_and_all_else_by_it(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        session = bookie.write(0, b"entry")
+        await bookie.answers(1)
+        assert session
 
-            def ask(number: int) -> None:
-                bookie.engine.feed(ev.ReadRequested((bookie.stream, number), 8, 0, 0, 1 << 20))
+        def ask(number: int) -> None:
+            bookie.engine.feed(ev.ReadRequested((bookie.stream, number), 8, 0, 0, 1 << 20))
 
-            async def answer() -> bytes:
-                part, trailer = await bookie.sink.next(), await bookie.sink.next()
-                assert isinstance(part, ev.SendPart)
-                assert isinstance(trailer, ev.SendTrailer)
-                bookie.engine.feed(ev.PartSent(part.request))
-                return b"".join(map(bytes, part.frames))
+        async def answer() -> bytes:
+            part, trailer = await bookie.sink.next(), await bookie.sink.next()
+            assert isinstance(part, ev.SendPart)
+            assert isinstance(trailer, ev.SendTrailer)
+            bookie.engine.feed(ev.PartSent(part.request))
+            return b"".join(map(bytes, part.frames))
 
-            ask(1)
-            assert not bookie.sink.effects, "its segment is not open yet"
-            first = await answer()
-            bookie.disk.in_memory = False
-            ask(2)
-            assert not bookie.sink.effects
-            assert await answer() == first
-            bookie.disk.in_memory = True
-            ask(3)
-            assert len(bookie.sink.effects) == 2, "in the same turn"
-            assert await answer() == first
-
-    asyncio.run(work())
+        ask(1)
+        assert not bookie.sink.effects, "its segment is not open yet"
+        first = await answer()
+        bookie.disk.in_memory = False
+        ask(2)
+        assert not bookie.sink.effects
+        assert await answer() == first
+        bookie.disk.in_memory = True
+        ask(3)
+        assert len(bookie.sink.effects) == 2, "in the same turn"
+        assert await answer() == first
 
 
-def test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody(tmp_path: Path) -> None:
+async def test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_nobody(tmp_path: Path) -> None:
     """Else all reads wait for ever, and so does a segment that is to be given back."""
 
-    async def story() -> None:
-        async with rig(tmp_path) as bookie:
-            driver = bookie.engine._logs[0]
-            driver.read("no read")  # type: ignore[arg-type]  # a bug in the reader is what is tested
-            async with asyncio.timeout(5):
-                while not bookie.failures:
-                    await asyncio.sleep(0.01)
-            assert [type(error) for error in bookie.failures] == [StorageFailedError]
-            assert "the reader thread failed" in str(bookie.failures[0])
-            with pytest.raises(Stopping):
-                await asyncio.to_thread(driver._give_up, 1)
-
-    asyncio.run(story())
+    async with rig(tmp_path) as bookie:
+        driver = bookie.engine._logs[0]
+        driver.read("no read")  # type: ignore[arg-type]  # a bug in the reader is what is tested
+        async with asyncio.timeout(5):
+            while not bookie.failures:
+                await asyncio.sleep(0.01)
+        assert [type(error) for error in bookie.failures] == [StorageFailedError]
+        assert "the reader thread failed" in str(bookie.failures[0])
+        with pytest.raises(Stopping):
+            await asyncio.to_thread(driver._give_up, 1)

@@ -43,41 +43,35 @@ SEGMENT_BYTES = 1 << 20
 # --- hops -------------------------------------------------------------------------------------------------------------
 
 
-def test_questions_are_asked_on_the_loop_and_their_errors_come_back() -> None:
-    async def story() -> None:
-        index = LedgerIndex()
-        port = LoopIndexPort(index, asyncio.get_running_loop())
-        threads: list[int] = []
+async def test_questions_are_asked_on_the_loop_and_their_errors_come_back() -> None:
+    index = LedgerIndex()
+    port = LoopIndexPort(index, asyncio.get_running_loop())
+    threads: list[int] = []
 
-        def question(asked: LedgerIndex) -> int:
-            assert asked is index
-            threads.append(threading.get_ident())
-            return 7
+    def question(asked: LedgerIndex) -> int:
+        assert asked is index
+        threads.append(threading.get_ident())
+        return 7
 
-        def wrong(asked: LedgerIndex) -> None:
-            raise IntegrityError("wrong")
+    def wrong(asked: LedgerIndex) -> None:
+        raise IntegrityError("wrong")
 
-        assert await asyncio.to_thread(port.ask, question) == 7
-        assert port.ask(question) == 7, "on the loop itself nobody waits for it"
-        assert set(threads) == {threading.get_ident()}
-        with pytest.raises(IntegrityError, match="wrong"):
-            await asyncio.to_thread(port.ask, wrong)
-
-    asyncio.run(story())
+    assert await asyncio.to_thread(port.ask, question) == 7
+    assert port.ask(question) == 7, "on the loop itself nobody waits for it"
+    assert set(threads) == {threading.get_ident()}
+    with pytest.raises(IntegrityError, match="wrong"):
+        await asyncio.to_thread(port.ask, wrong)
 
 
-def test_a_question_that_was_not_asked_in_time_is_never_asked() -> None:
-    async def story() -> None:
-        asked: list[str] = []
-        port = LoopIndexPort(LedgerIndex(), asyncio.get_running_loop(), deadline_s=0.05)
-        late = asyncio.get_running_loop().run_in_executor(None, port.ask, lambda _: asked.append("late"))
-        time.sleep(0.3)  # the loop is busy
-        with pytest.raises(BookKeeperError, match="does not answer"):
-            await late
-        assert asked == []
-        assert not isinstance(late.exception(), OSError), "that would be taken for a disk that failed"
-
-    asyncio.run(story())
+async def test_a_question_that_was_not_asked_in_time_is_never_asked() -> None:
+    asked: list[str] = []
+    port = LoopIndexPort(LedgerIndex(), asyncio.get_running_loop(), deadline_s=0.05)
+    late = asyncio.get_running_loop().run_in_executor(None, port.ask, lambda _: asked.append("late"))
+    time.sleep(0.3)  # the loop is busy
+    with pytest.raises(BookKeeperError, match="does not answer"):
+        await late
+    assert asked == []
+    assert not isinstance(late.exception(), OSError), "that would be taken for a disk that failed"
 
 
 def test_a_loop_that_has_ended_stops_who_asks() -> None:
@@ -127,76 +121,64 @@ def thread_of(kept: Kept, failures: list[BookKeeperError], **options: Any) -> Ma
     return MaintenanceThread(kept.maintenance, asyncio.get_running_loop(), failures.append, **options)
 
 
-def test_it_stops_at_once_though_nothing_is_due_for_long(tmp_path: Path) -> None:
-    async def story() -> None:
-        kept = Kept(tmp_path / "d", files=Files())
-        thread = thread_of(kept, [])
-        thread.start()
-        await asyncio.sleep(0.2)
-        begun = time.monotonic()
-        await asyncio.to_thread(thread.stop)
-        assert time.monotonic() - begun < 1
-        thread.stop()
-        kept.close()
-
-    asyncio.run(story())
+async def test_it_stops_at_once_though_nothing_is_due_for_long(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "d", files=Files())
+    thread = thread_of(kept, [])
+    thread.start()
+    await asyncio.sleep(0.2)
+    begun = time.monotonic()
+    await asyncio.to_thread(thread.stop)
+    assert time.monotonic() - begun < 1
+    thread.stop()
+    kept.close()
 
 
-def test_one_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
-    async def story() -> None:
-        kept = Kept(tmp_path / "d", files=Files())
-        thread_of(kept, []).stop()
-        kept.close()
-
-    asyncio.run(story())
+async def test_one_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "d", files=Files())
+    thread_of(kept, []).stop()
+    kept.close()
 
 
-def test_a_stop_seals_what_is_full_although_it_was_in_the_middle_of_compaction(tmp_path: Path) -> None:
-    async def story() -> None:
-        kept = Kept(tmp_path / "d", files=Files())
-        stopped = threading.Event()
+async def test_a_stop_seals_what_is_full_although_it_was_in_the_middle_of_compaction(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "d", files=Files())
+    stopped = threading.Event()
 
-        def work(budget_bytes: int) -> int:
-            stopped.set()
-            raise Stopping  # the commit thread has ended
+    def work(budget_bytes: int) -> int:
+        stopped.set()
+        raise Stopping  # the commit thread has ended
 
-        kept.maintenance.tasks.add_paced("compaction", work, 1 << 20)
-        failures: list[BookKeeperError] = []
-        thread = thread_of(kept, failures)
-        thread.start()
-        assert await asyncio.to_thread(stopped.wait, SOON_S)
-        while not kept.log.seal_jobs:
-            kept.log.append_group([entries(3, range(10), size=1700)])
-            kept.log.release_full()
-        await asyncio.to_thread(thread.stop)
-        assert not kept.log.seal_jobs
-        assert failures == []
-        kept.close()
-
-    asyncio.run(story())
+    kept.maintenance.tasks.add_paced("compaction", work, 1 << 20)
+    failures: list[BookKeeperError] = []
+    thread = thread_of(kept, failures)
+    thread.start()
+    assert await asyncio.to_thread(stopped.wait, SOON_S)
+    while not kept.log.seal_jobs:
+        kept.log.append_group([entries(3, range(10), size=1700)])
+        kept.log.release_full()
+    await asyncio.to_thread(thread.stop)
+    assert not kept.log.seal_jobs
+    assert failures == []
+    kept.close()
 
 
 @pytest.mark.rule("S6")
-def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends(tmp_path: Path) -> None:
-    async def story() -> None:
-        disk = Disk()
-        kept = Kept(tmp_path / "d", files=disk)
-        while not kept.log.seal_jobs:
-            kept.log.append_group([entries(3, range(10), size=1700)])
-            kept.log.release_full()
-        disk.failing = True
-        failures: list[BookKeeperError] = []
-        thread = thread_of(kept, failures)
-        thread.start()
-        await eventually(lambda: bool(failures))
-        await asyncio.to_thread(thread.stop)
-        await asyncio.sleep(0)
-        (failure,) = failures
-        assert isinstance(failure, StorageFailedError)
-        assert "index" in str(failure)
-        kept.directory.close()
-
-    asyncio.run(story())
+async def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends(tmp_path: Path) -> None:
+    disk = Disk()
+    kept = Kept(tmp_path / "d", files=disk)
+    while not kept.log.seal_jobs:
+        kept.log.append_group([entries(3, range(10), size=1700)])
+        kept.log.release_full()
+    disk.failing = True
+    failures: list[BookKeeperError] = []
+    thread = thread_of(kept, failures)
+    thread.start()
+    await eventually(lambda: bool(failures))
+    await asyncio.to_thread(thread.stop)
+    await asyncio.sleep(0)
+    (failure,) = failures
+    assert isinstance(failure, StorageFailedError)
+    assert "index" in str(failure)
+    kept.directory.close()
 
 
 def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -325,14 +307,11 @@ def test_a_running_bookie_gives_back_the_space_of_deleted_ledgers_and_serves_the
 
 
 @pytest.mark.rule("S6")
-def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with rig(tmp_path / "d") as bookie:
-            await bookie.write(1, 5)
-            bookie.disk.failing = True
-            await bookie.write(2, 40)
-            await eventually(lambda: bool(bookie.failures))
-            (failure,) = bookie.failures
-            assert isinstance(failure, StorageFailedError)
-
-    asyncio.run(story())
+async def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> None:
+    async with rig(tmp_path / "d") as bookie:
+        await bookie.write(1, 5)
+        bookie.disk.failing = True
+        await bookie.write(2, 40)
+        await eventually(lambda: bool(bookie.failures))
+        (failure,) = bookie.failures
+        assert isinstance(failure, StorageFailedError)

@@ -94,71 +94,62 @@ async def add_refused(lane: Lane, ledger: int, first: int) -> Reason:
     return reason
 
 
-def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(store, tmp_path) as (_, lane):
-            assert folders(store) == (["b1"], [])
-            await lane.write(7, 0, [b"a"])
-            disk.used = 0.96
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
-            assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
-            assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
-            assert (await lane.fence(7)).fenced
-            await lane.write(7, 1, [b"recovered"], mode=AttachMode.RECOVER)
-            entries, trailer = await lane.read(7, 0, 1, fence_key=KEY)
-            assert entries == {0: b"a", 1: b"recovered"}
-            assert trailer.fenced
-            disk.used = 0.92
-            await asyncio.sleep(0.1)
-            assert folders(store) == ([], ["b1"]), "it waits for the low water"
-            disk.used = 0.89
-            await eventually(lambda: folders(store) == (["b1"], []))
-            await lane.write(8, 0, [b"new"])
-
-    asyncio.run(story())
+async def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    async with running(store, tmp_path) as (_, lane):
+        assert folders(store) == (["b1"], [])
+        await lane.write(7, 0, [b"a"])
+        disk.used = 0.96
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+        assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+        assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
+        assert (await lane.fence(7)).fenced
+        await lane.write(7, 1, [b"recovered"], mode=AttachMode.RECOVER)
+        entries, trailer = await lane.read(7, 0, 1, fence_key=KEY)
+        assert entries == {0: b"a", 1: b"recovered"}
+        assert trailer.fenced
+        disk.used = 0.92
+        await asyncio.sleep(0.1)
+        assert folders(store) == ([], ["b1"]), "it waits for the low water"
+        disk.used = 0.89
+        await eventually(lambda: folders(store) == (["b1"], []))
+        await lane.write(8, 0, [b"new"])
 
 
-def test_commit_without_space_makes_the_bookie_read_only_at_once(
+async def test_commit_without_space_makes_the_bookie_read_only_at_once(
     store: MemoryStore, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the file system says of its free space, as under a quota; nobody has to wait for the next look."""
 
-    async def story() -> None:
-        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
-            monkeypatch.setattr(os, "posix_fallocate", no_space)
-            listener = Listener()
-            session = lane.attach(7, listener)
-            for entry in range(40):
-                lane.send(session, 7, entry, [bytes(1 << 20)])
-            durable, reason = await listener.ended(session)
-            assert reason == Reason.NO_SPACE
-            assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-            assert (await lane.fence(7)).last_entry_id == durable - 1
-
-    asyncio.run(story())
+    async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+        monkeypatch.setattr(os, "posix_fallocate", no_space)
+        listener = Listener()
+        session = lane.attach(7, listener)
+        for entry in range(40):
+            lane.send(session, 7, entry, [bytes(1 << 20)])
+        durable, reason = await listener.ended(session)
+        assert reason == Reason.NO_SPACE
+        assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+        assert (await lane.fence(7)).last_entry_id == durable - 1
 
 
-def test_bookie_looks_when_it_begins_a_segment(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+async def test_bookie_looks_when_it_begins_a_segment(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     """A fast writer fills a small disk between two looks."""
 
-    async def story() -> None:
-        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
-            await lane.write(7, 0, [b"a"])
-            disk.used = 0.96
-            listener = Listener()
-            session = lane.attach(8, listener)
-            for entry in range(200):
-                lane.send(session, 8, entry, [bytes(1 << 20)])
-                await listener.until(partial(settled, session, entry + 1))
-                if listener.said[-1][0] == "ended":
-                    break
-            durable, reason = await listener.ended(session)
-            assert reason == Reason.READ_ONLY
-            assert durable < 64, "it was noticed within a segment"
-
-    asyncio.run(story())
+    async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+        await lane.write(7, 0, [b"a"])
+        disk.used = 0.96
+        listener = Listener()
+        session = lane.attach(8, listener)
+        for entry in range(200):
+            lane.send(session, 8, entry, [bytes(1 << 20)])
+            await listener.until(partial(settled, session, entry + 1))
+            if listener.said[-1][0] == "ended":
+                break
+        durable, reason = await listener.ended(session)
+        assert reason == Reason.READ_ONLY
+        assert durable < 64, "it was noticed within a segment"
 
 
 def settled(session: int, frames: int, said: list[tuple[Any, ...]]) -> bool:
@@ -170,155 +161,131 @@ def no_space(*_: object) -> None:
     raise OSError(errno.EDQUOT, "made to fail")
 
 
-def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
-    async def story() -> None:
-        disk.used = 0.96
-        async with running(store, tmp_path) as (_, lane):
-            assert folders(store) == ([], ["b1"])
-            assert await add_refused(lane, 7, 0) == Reason.READ_ONLY
-        assert folders(store) == ([], [])
-        disk.used = 0.93  # above the low water: only history would forbid new entries
-        async with running(store, tmp_path) as (_, lane):
-            assert folders(store) == (["b1"], [])
-            await lane.write(7, 0, [b"a"])
-
-    asyncio.run(story())
+async def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    disk.used = 0.96
+    async with running(store, tmp_path) as (_, lane):
+        assert folders(store) == ([], ["b1"])
+        assert await add_refused(lane, 7, 0) == Reason.READ_ONLY
+    assert folders(store) == ([], [])
+    disk.used = 0.93  # above the low water: only history would forbid new entries
+    async with running(store, tmp_path) as (_, lane):
+        assert folders(store) == (["b1"], [])
+        await lane.write(7, 0, [b"a"])
 
 
-def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
-    async def story() -> None:
-        mine = open_store(store.uri)
-        assert isinstance(mine, MemoryStore)
-        config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
-        bookie = await Bookie.start(config, mine)
-        for _ in range(6):  # that of a note of the position, and of the registration
-            mine.tree.lose_next_answer(applied=False)
-        disk.used = 0.99
-        await eventually(lambda: folders(store) == ([], ["b1"]))
-        await bookie.stop()
-        assert folders(store) == ([], [])
-
-    asyncio.run(story())
+async def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+    mine = open_store(store.uri)
+    assert isinstance(mine, MemoryStore)
+    config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
+    bookie = await Bookie.start(config, mine)
+    for _ in range(6):  # that of a note of the position, and of the registration
+        mine.tree.lose_next_answer(applied=False)
+    disk.used = 0.99
+    await eventually(lambda: folders(store) == ([], ["b1"]))
+    await bookie.stop()
+    assert folders(store) == ([], [])
 
 
 @pytest.mark.rule("S8")
-def test_store_knows_how_far_the_log_goes(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+async def test_store_knows_how_far_the_log_goes(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     def position() -> tuple[int, int]:
         record = store.read_bookie_state("b1")
         assert record is not None
         generation, offset = json.loads(record.value)["position"]
         return generation, offset
 
-    async def story() -> None:
-        async with running(store, tmp_path) as (_, lane):
-            await eventually(lambda: position() > (0, 0))
-            before = position()
-            await lane.write(7, 0, [b"a"])
-            await eventually(lambda: position() > before)
+    async with running(store, tmp_path) as (_, lane):
+        await eventually(lambda: position() > (0, 0))
         before = position()
-        async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
-            assert position() == before, "a start forgets nothing"
-            await lane.write(7, 1, [b"b"])
-        assert position() > before, "a clean stop notes it"
-
-    asyncio.run(story())
+        await lane.write(7, 0, [b"a"])
+        await eventually(lambda: position() > before)
+    before = position()
+    async with running(store, tmp_path, disk_check_interval_s=3600) as (_, lane):
+        assert position() == before, "a start forgets nothing"
+        await lane.write(7, 1, [b"b"])
+    assert position() > before, "a clean stop notes it"
 
 
 @pytest.mark.rule("S8")
-def test_bookie_ends_when_another_directory_took_its_id(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+async def test_bookie_ends_when_another_directory_took_its_id(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     """A copy was started while this one's session was lost: only one of them may answer."""
 
-    async def story() -> None:
-        async with running(store, tmp_path) as (bookie, _):
-            mine = store.writable_bookies()["b1"]
-            copy = BookieServiceInfo("b1", mine.endpoints, {**mine.properties, DIRECTORY_PROPERTY: "elsewhere"})
-            assert copy.properties[INCARNATION_PROPERTY]
-            await asyncio.sleep(0.1)
-            assert not bookie.failed.is_set()
-            bookie._store.unregister_bookie("b1")  # as the end of its session does
-            store.register_bookie(copy)
-            async with asyncio.timeout(5):
-                await bookie.failed.wait()
-            assert isinstance(bookie.error, BookieIdentityError)
-            assert "another data directory" in str(bookie.error)
-        assert store.writable_bookies() == {"b1": copy}, "the other's registration is not ours to take away"
-
-    asyncio.run(story())
+    async with running(store, tmp_path) as (bookie, _):
+        mine = store.writable_bookies()["b1"]
+        copy = BookieServiceInfo("b1", mine.endpoints, {**mine.properties, DIRECTORY_PROPERTY: "elsewhere"})
+        assert copy.properties[INCARNATION_PROPERTY]
+        await asyncio.sleep(0.1)
+        assert not bookie.failed.is_set()
+        bookie._store.unregister_bookie("b1")  # as the end of its session does
+        store.register_bookie(copy)
+        async with asyncio.timeout(5):
+            await bookie.failed.wait()
+        assert isinstance(bookie.error, BookieIdentityError)
+        assert "another data directory" in str(bookie.error)
+    assert store.writable_bookies() == {"b1": copy}, "the other's registration is not ours to take away"
 
 
 @pytest.mark.rule("M3")
-def test_registration_that_vanished_is_made_again(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
+async def test_registration_that_vanished_is_made_again(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     """Whoever took it away: a bookie that nobody finds is a bookie less, for good."""
 
-    async def story() -> None:
-        async with running(store, tmp_path):
-            for _ in range(2):
-                store.tree.delete("/ledgers/available/b1")
-                await eventually(lambda: folders(store) == (["b1"], []))
-            disk.used = 0.99
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-            store.tree.delete("/ledgers/available/readonly/b1")
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-        assert folders(store) == ([], []), "a clean stop is not undone"
-
-    asyncio.run(story())
-
-
-def test_look_that_fails_unforeseen_ends_the_bookie_with_its_reason(
-    store: MemoryStore, disk: Disk, tmp_path: Path
-) -> None:
-    async def story() -> None:
-        config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
-        bookie = await Bookie.start(config)
-        disk.used = float("nan")  # makes a look fail in a way that no file system does
-        async with asyncio.timeout(5):
-            await bookie.failed.wait()
-        assert isinstance(bookie.error, LocalProtocolError)
-        assert "NaN" in str(bookie.error)
-        await bookie.stop()
-        assert folders(store) == ([], [])
-
-    asyncio.run(story())
-
-
-def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
-    store: MemoryStore, disk: Disk, tmp_path: Path
-) -> None:
-    async def story() -> None:
-        async with running(store, tmp_path) as (bookie, lane):
-            await lane.write(7, 0, [b"a"])
-            store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
-            assert bookie._availability is not None
-            assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
-        async with running(store, tmp_path) as (bookie, lane):
-            assert folders(store) == ([], ["b1"]), "from its first registration on"
-            assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
-            disk.used = 0.96
-            await eventually(lambda: "used" in bookie._view.why_read_only())
-            store.write_bookie_order("b1", None)
-            await eventually(lambda: bookie._view.why_read_only() == bookie._view.why_full())
-            assert folders(store) == ([], ["b1"]), "its disk is full"
-            disk.used = 0.5
+    async with running(store, tmp_path):
+        for _ in range(2):
+            store.tree.delete("/ledgers/available/b1")
             await eventually(lambda: folders(store) == (["b1"], []))
-            await lane.write(7, 1, [b"b"])
+        disk.used = 0.99
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+        store.tree.delete("/ledgers/available/readonly/b1")
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+    assert folders(store) == ([], []), "a clean stop is not undone"
 
-    asyncio.run(story())
 
-
-def test_order_that_cannot_be_read_counts_as_read_only_and_a_removed_bookie_comes_back(
+async def test_look_that_fails_unforeseen_ends_the_bookie_with_its_reason(
     store: MemoryStore, disk: Disk, tmp_path: Path
 ) -> None:
-    async def story() -> None:
-        store.write_bookie_order("b1", BookieOrder(Order.REMOVED, 1))
-        async with running(store, tmp_path):
-            assert (folders(store), store.read_bookie_order("b1")) == ((["b1"], []), None)
-            store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 1))
-            await eventually(lambda: folders(store) == ([], ["b1"]))
-            store.tree.set("/ledgers-orders/b1", b"?", -1)
-            store.write_bookie_order("b2", None)
-            await asyncio.sleep(0.1)
-            assert folders(store) == ([], ["b1"])
+    config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
+    bookie = await Bookie.start(config)
+    disk.used = float("nan")  # makes a look fail in a way that no file system does
+    async with asyncio.timeout(5):
+        await bookie.failed.wait()
+    assert isinstance(bookie.error, LocalProtocolError)
+    assert "NaN" in str(bookie.error)
+    await bookie.stop()
+    assert folders(store) == ([], [])
 
-    asyncio.run(story())
+
+async def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
+    store: MemoryStore, disk: Disk, tmp_path: Path
+) -> None:
+    async with running(store, tmp_path) as (bookie, lane):
+        await lane.write(7, 0, [b"a"])
+        store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+        assert bookie._availability is not None
+        assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
+    async with running(store, tmp_path) as (bookie, lane):
+        assert folders(store) == ([], ["b1"]), "from its first registration on"
+        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+        disk.used = 0.96
+        await eventually(lambda: "used" in bookie._view.why_read_only())
+        store.write_bookie_order("b1", None)
+        await eventually(lambda: bookie._view.why_read_only() == bookie._view.why_full())
+        assert folders(store) == ([], ["b1"]), "its disk is full"
+        disk.used = 0.5
+        await eventually(lambda: folders(store) == (["b1"], []))
+        await lane.write(7, 1, [b"b"])
+
+
+async def test_order_that_cannot_be_read_counts_as_read_only_and_a_removed_bookie_comes_back(
+    store: MemoryStore, disk: Disk, tmp_path: Path
+) -> None:
+    store.write_bookie_order("b1", BookieOrder(Order.REMOVED, 1))
+    async with running(store, tmp_path):
+        assert (folders(store), store.read_bookie_order("b1")) == ((["b1"], []), None)
+        store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 1))
+        await eventually(lambda: folders(store) == ([], ["b1"]))
+        store.tree.set("/ledgers-orders/b1", b"?", -1)
+        store.write_bookie_order("b2", None)
+        await asyncio.sleep(0.1)
+        assert folders(store) == ([], ["b1"])

@@ -35,29 +35,25 @@ from tests.kit.metadata_worlds import tree_of
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 
 
-def started_once(store: MetadataStore, tmp_path: Path, uri: str, **changes: Any) -> BookieServiceInfo:
+async def started_once(store: MetadataStore, tmp_path: Path, uri: str, **changes: Any) -> BookieServiceInfo:
     """Start and stop a bookie; what it published meanwhile."""
-
-    async def story() -> BookieServiceInfo:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes))
-        info = store.writable_bookies()[bookie.bookie_id]
-        await bookie.stop()
-        return info
-
-    return asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes))
+    info = store.writable_bookies()[bookie.bookie_id]
+    await bookie.stop()
+    return info
 
 
-def refused(tmp_path: Path, uri: str, error: type[BookKeeperError], **changes: Any) -> str:
+async def refused(tmp_path: Path, uri: str, error: type[BookKeeperError], **changes: Any) -> str:
     """The error of a start that must fail."""
     with pytest.raises(error) as caught:
-        asyncio.run(Bookie.start(bookie_config(tmp_path, uri, **changes)))
+        await Bookie.start(bookie_config(tmp_path, uri, **changes))
     return str(caught.value)
 
 
-def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
+async def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
     store: MetadataStore, tmp_path: Path, uri: str
 ) -> None:
-    info = started_once(store, tmp_path, uri)
+    info = await started_once(store, tmp_path, uri)
     endpoint = info.endpoint(BOOKIE_RPC)
     assert endpoint is not None
     assert info.bookie_id == f"127.0.0.1:{endpoint.port}", "clients of Apache's find a bookie by its id"
@@ -67,9 +63,11 @@ def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
 
 
 @pytest.mark.rule("S8")
-def test_id_is_fixed_at_the_first_start_and_boots_are_counted(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    first = started_once(store, tmp_path, uri)
-    second = started_once(store, tmp_path, uri, advertised_address="127.0.0.2")
+async def test_id_is_fixed_at_the_first_start_and_boots_are_counted(
+    store: MetadataStore, tmp_path: Path, uri: str
+) -> None:
+    first = await started_once(store, tmp_path, uri)
+    second = await started_once(store, tmp_path, uri, advertised_address="127.0.0.2")
     assert second.bookie_id == first.bookie_id
     assert second.properties == first.properties
     endpoint = second.endpoint("grpc")
@@ -83,68 +81,64 @@ def test_id_is_fixed_at_the_first_start_and_boots_are_counted(store: MetadataSto
     assert decode_cookie(cookie.value).bookie_host == first.bookie_id
 
 
-def test_directory_of_another_bookie_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    started_once(store, tmp_path, uri, bookie_id="one")
-    assert "another bookie" in refused(tmp_path, uri, BookieIdentityError, bookie_id="two")
+async def test_directory_of_another_bookie_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    await started_once(store, tmp_path, uri, bookie_id="one")
+    assert "another bookie" in await refused(tmp_path, uri, BookieIdentityError, bookie_id="two")
 
 
-def test_directory_of_another_cluster_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    started_once(store, tmp_path, uri, bookie_id="one")
+async def test_directory_of_another_cluster_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    await started_once(store, tmp_path, uri, bookie_id="one")
     other = f"memory://{uuid.uuid4().hex}"
     with_cluster = open_store(other)
     with_cluster.initialize_cluster()
-    assert "another cluster" in refused(tmp_path, other, BookieIdentityError)
+    assert "another cluster" in await refused(tmp_path, other, BookieIdentityError)
     with_cluster.close()
 
 
 @pytest.mark.rule("S8")
-def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    started_once(store, tmp_path / "a", uri, bookie_id="one")
-    refused(tmp_path / "b", uri, BookieIdentityError, bookie_id="one")
+async def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    await started_once(store, tmp_path / "a", uri, bookie_id="one")
+    await refused(tmp_path / "b", uri, BookieIdentityError, bookie_id="one")
     assert not (tmp_path / "b" / "bookie").exists(), "nothing was written"
 
 
 @pytest.mark.rule("S8")
 @pytest.mark.rule("M3")
-def test_copy_of_a_directory_is_refused_while_its_original_is_alive(
+async def test_copy_of_a_directory_is_refused_while_its_original_is_alive(
     store: MetadataStore, tmp_path: Path, uri: str
 ) -> None:
     """The original goes on, and starts again afterwards: the copy's try has changed nothing."""
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
-        shutil.copytree(tmp_path / "bookie", tmp_path / "copy" / "bookie")
-        copied = contents(tmp_path / "copy")
-        with pytest.raises(BookieIdentityError) as caught:
-            await Bookie.start(bookie_config(tmp_path / "copy", uri, session_timeout_s=0.3))
-        assert "running already" in str(caught.value)
-        assert f"127.0.0.1:{bookie.port}" in str(caught.value)
-        assert contents(tmp_path / "copy") == copied
-        assert list(store.writable_bookies()) == ["one"]
-        await bookie.stop()
-
-    asyncio.run(story())
-    started_once(store, tmp_path, uri)
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+    shutil.copytree(tmp_path / "bookie", tmp_path / "copy" / "bookie")
+    copied = contents(tmp_path / "copy")
+    with pytest.raises(BookieIdentityError) as caught:
+        await Bookie.start(bookie_config(tmp_path / "copy", uri, session_timeout_s=0.3))
+    assert "running already" in str(caught.value)
+    assert f"127.0.0.1:{bookie.port}" in str(caught.value)
+    assert contents(tmp_path / "copy") == copied
+    assert list(store.writable_bookies()) == ["one"]
+    await bookie.stop()
+    await started_once(store, tmp_path, uri)
 
 
 @pytest.mark.rule("S8")
-def test_directory_that_was_moved_is_waited_for_and_then_taken(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_directory_that_was_moved_is_waited_for_and_then_taken(
+    store: MetadataStore, tmp_path: Path, uri: str
+) -> None:
     """What a killed process of the directory, where it lay before, has left in the store goes with its session."""
-    started_once(store, tmp_path, uri, bookie_id="one")
+    await started_once(store, tmp_path, uri, bookie_id="one")
     (tmp_path / "moved").mkdir()
     shutil.copytree(tmp_path / "bookie", tmp_path / "moved" / "bookie")
     left = open_store(uri)
     left.register_bookie(BookieServiceInfo("one", (), {INCARNATION_PROPERTY: "the old one"}))
 
-    async def story() -> None:
-        starting = asyncio.create_task(Bookie.start(bookie_config(tmp_path / "moved", uri, session_timeout_s=20)))
-        await asyncio.sleep(0.3)
-        assert not starting.done()
-        left.close()
-        async with asyncio.timeout(10):
-            await (await starting).stop()
-
-    asyncio.run(story())
+    starting = asyncio.create_task(Bookie.start(bookie_config(tmp_path / "moved", uri, session_timeout_s=20)))
+    await asyncio.sleep(0.3)
+    assert not starting.done()
+    left.close()
+    async with asyncio.timeout(10):
+        await (await starting).stop()
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -153,67 +147,64 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.rule("S8")
-def test_restored_older_directory_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    started_once(store, tmp_path, uri, bookie_id="one")
+async def test_restored_older_directory_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    await started_once(store, tmp_path, uri, bookie_id="one")
     shutil.copytree(tmp_path / "bookie", tmp_path / "snapshot")
-    started_once(store, tmp_path, uri)
+    await started_once(store, tmp_path, uri)
     shutil.rmtree(tmp_path / "bookie")
     (tmp_path / "snapshot").rename(tmp_path / "bookie")
-    assert "older" in refused(tmp_path, uri, BookieIdentityError)
+    assert "older" in await refused(tmp_path, uri, BookieIdentityError)
 
 
-def test_used_directory_whose_cookie_is_gone_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    started_once(store, tmp_path, uri, bookie_id="one")
+async def test_used_directory_whose_cookie_is_gone_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    await started_once(store, tmp_path, uri, bookie_id="one")
     store.delete_cookie("one")
-    refused(tmp_path, uri, BookieIdentityError)
+    await refused(tmp_path, uri, BookieIdentityError)
 
 
-def test_directory_in_use_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
-        with pytest.raises(DataDirectoryError):
-            await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
-        await bookie.stop()
-
-    asyncio.run(story())
+async def test_directory_in_use_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+    with pytest.raises(DataDirectoryError):
+        await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
+    await bookie.stop()
 
 
-def test_directory_with_strange_files_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_directory_with_strange_files_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     (tmp_path / "bookie").mkdir()
     (tmp_path / "bookie" / "letter.txt").write_text("not ours")
-    refused(tmp_path, uri, DataDirectoryError)
+    await refused(tmp_path, uri, DataDirectoryError)
 
 
-def test_port_in_use_is_known_before_anything_is_written(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_port_in_use_is_known_before_anything_is_written(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        message = refused(tmp_path, uri, PortInUseError, port=taken.getsockname()[1])
+        message = await refused(tmp_path, uri, PortInUseError, port=taken.getsockname()[1])
     assert str(taken) or message
     assert not (tmp_path / "bookie").exists()
     assert store.writable_bookies() == {}
 
 
-def test_an_advertised_address_that_this_host_does_not_know_is_warned_of(
+async def test_an_advertised_address_that_this_host_does_not_know_is_warned_of(
     store: MetadataStore, tmp_path: Path, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mistyped name would be found out by clients only. It may be right all the same: known only where they are."""
-    started_once(store, tmp_path, uri)
+    await started_once(store, tmp_path, uri)
     assert "advertised address" not in caplog.text
-    started_once(store, tmp_path / "other", uri, advertised_address="no-such-host.invalid", bookie_id="b2")
+    await started_once(store, tmp_path / "other", uri, advertised_address="no-such-host.invalid", bookie_id="b2")
     assert "this host cannot resolve the advertised address no-such-host.invalid" in caplog.text
 
 
 @pytest.mark.rule("E3")
 @pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
-def test_loopback_address_is_not_registered_unless_allowed(
+async def test_loopback_address_is_not_registered_unless_allowed(
     store: MetadataStore, tmp_path: Path, uri: str, address: str
 ) -> None:
-    message = refused(tmp_path, uri, InvalidArgumentError, advertised_address=address, allow_loopback=False)
+    message = await refused(tmp_path, uri, InvalidArgumentError, advertised_address=address, allow_loopback=False)
     assert "--allow-loopback" in message
     assert not (tmp_path / "bookie").exists()
 
 
-def test_store_without_a_cluster_is_refused(tmp_path: Path, uri: str) -> None:
-    refused(tmp_path, uri, BookKeeperError)
+async def test_store_without_a_cluster_is_refused(tmp_path: Path, uri: str) -> None:
+    await refused(tmp_path, uri, BookKeeperError)
     assert not (tmp_path / "bookie").exists()
 
 
@@ -252,16 +243,13 @@ def test_start_waits_for_a_store_that_comes_late(
     proxy.close()
 
 
-def test_start_that_waits_for_a_store_ends_when_asked_to(tmp_path: Path) -> None:
-    async def story() -> None:
-        stop = asyncio.Event()
-        config = bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.3)
-        starting = asyncio.create_task(started(partial(Bookie.start, config), 60.0, stop))
-        stop.set()
-        async with asyncio.timeout(5):
-            assert await starting is None
-
-    asyncio.run(story())
+async def test_start_that_waits_for_a_store_ends_when_asked_to(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    config = bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.3)
+    starting = asyncio.create_task(started(partial(Bookie.start, config), 60.0, stop))
+    stop.set()
+    async with asyncio.timeout(5):
+        assert await starting is None
 
 
 @pytest.mark.zookeeper

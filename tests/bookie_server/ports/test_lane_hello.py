@@ -205,45 +205,39 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str
 
 @pytest.mark.rule("E1")
 @pytest.mark.parametrize("lane", OURS)
-def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path, lane: str) -> None:
-    async def run() -> None:
-        transport = LaneTransport(Caller(connect_timeout_s=2))
-        transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint(lane, "127.0.0.1", 1, lane),))])
-        with pytest.raises(BookieUnreachableError, match="from host"):
-            await transport.link("b9:1").fence(7, KEY, deadline_s=DEADLINE_S)
-        await transport.close()
-
-    asyncio.run(run())
+async def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_path: Path, lane: str) -> None:
+    transport = LaneTransport(Caller(connect_timeout_s=2))
+    transport.update_bookies([BookieServiceInfo("b9:1", (Endpoint(lane, "127.0.0.1", 1, lane),))])
+    with pytest.raises(BookieUnreachableError, match="from host"):
+        await transport.link("b9:1").fence(7, KEY, deadline_s=DEADLINE_S)
+    await transport.close()
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lane: str) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        store.initialize_cluster()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        name, listener = bookie.bookie_id, Listener()
-        transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
-        transport.link(name).send(1, frame(7, 0, [b"a"], session=1))
-        await listener.acked(1, 1)
-        await bookie.stop()
-        await listener.broken(1)
-        assert store.writable_bookies() == {}
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        assert bookie.bookie_id == name, "the id was fixed at the first start"
-        transport.update_bookies(list(store.writable_bookies().values()))
-        transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
-        transport.link(name).send(2, frame(7, 1, [b"b"], session=2))
-        await listener.acked(2, 1)
-        said = await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
-        assert said.last_entry_id == 1
-        await transport.close()
-        with pytest.raises(TransportError):
-            await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
-        await bookie.stop()
-        store.close()
-
-    asyncio.run(run())
+async def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lane: str) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
+    transport.update_bookies(list(store.writable_bookies().values()))
+    name, listener = bookie.bookie_id, Listener()
+    transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
+    transport.link(name).send(1, frame(7, 0, [b"a"], session=1))
+    await listener.acked(1, 1)
+    await bookie.stop()
+    await listener.broken(1)
+    assert store.writable_bookies() == {}
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    assert bookie.bookie_id == name, "the id was fixed at the first start"
+    transport.update_bookies(list(store.writable_bookies().values()))
+    transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
+    transport.link(name).send(2, frame(7, 1, [b"b"], session=2))
+    await listener.acked(2, 1)
+    said = await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
+    assert said.last_entry_id == 1
+    await transport.close()
+    with pytest.raises(TransportError):
+        await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
+    await bookie.stop()
+    store.close()

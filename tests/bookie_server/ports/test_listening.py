@@ -28,38 +28,35 @@ from tests.kit.lanes import Lane, bookie_config
 
 
 @pytest.mark.parametrize("written", ["::1", "[::1]"])
-def test_bookie_serves_every_lane_on_an_ipv6_address(
+async def test_bookie_serves_every_lane_on_an_ipv6_address(
     store: MetadataStore, tmp_path: Path, uri: str, written: str
 ) -> None:
-    async def story() -> None:
-        config = bookie_config(
-            tmp_path,
-            uri,
-            listen_address=written,
-            advertised_address=written,
-            admin_host=written,
-            admin_port=free_port(),
-        )
-        bookie = await Bookie.start(config)
-        (info,) = store.writable_bookies().values()
-        assert info.bookie_id == f"[::1]:{bookie.port}"
-        assert legacy_service_info(info.bookie_id).endpoints == (Endpoint("bookie", "::1", bookie.port, BOOKIE_RPC),)
-        assert {endpoint.host for endpoint in info.endpoints} == {"::1"}
-        assert {endpoint.protocol for endpoint in info.endpoints} == {BOOKIE_RPC, DIRECT, GRPC, HTTP}
-        for ledger_id, name in enumerate(LANES):
-            transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
-            transport.update_bookies([info])
-            lane = Lane(name, transport, info.bookie_id)
-            await lane.write(ledger_id, 0, [b"entry"])
-            assert (await lane.read(ledger_id, 0, 0))[0] == {0: b"entry"}
-            await transport.close()
-        admin = info.endpoint(HTTP)
-        assert admin is not None
-        assert admin.url == f"http://[::1]:{config.admin_port}"
-        assert await asyncio.to_thread(_get, f"{admin.url}/heartbeat") == b"OK\n"
-        await bookie.stop()
-
-    asyncio.run(story())
+    config = bookie_config(
+        tmp_path,
+        uri,
+        listen_address=written,
+        advertised_address=written,
+        admin_host=written,
+        admin_port=free_port(),
+    )
+    bookie = await Bookie.start(config)
+    (info,) = store.writable_bookies().values()
+    assert info.bookie_id == f"[::1]:{bookie.port}"
+    assert legacy_service_info(info.bookie_id).endpoints == (Endpoint("bookie", "::1", bookie.port, BOOKIE_RPC),)
+    assert {endpoint.host for endpoint in info.endpoints} == {"::1"}
+    assert {endpoint.protocol for endpoint in info.endpoints} == {BOOKIE_RPC, DIRECT, GRPC, HTTP}
+    for ledger_id, name in enumerate(LANES):
+        transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
+        transport.update_bookies([info])
+        lane = Lane(name, transport, info.bookie_id)
+        await lane.write(ledger_id, 0, [b"entry"])
+        assert (await lane.read(ledger_id, 0, 0))[0] == {0: b"entry"}
+        await transport.close()
+    admin = info.endpoint(HTTP)
+    assert admin is not None
+    assert admin.url == f"http://[::1]:{config.admin_port}"
+    assert await asyncio.to_thread(_get, f"{admin.url}/heartbeat") == b"OK\n"
+    await bookie.stop()
 
 
 def _get(url: str) -> bytes:
@@ -117,19 +114,16 @@ def test_free_ports_are_looked_for_on_ipv6_too() -> None:
 
 @pytest.mark.rule("E1")
 @pytest.mark.parametrize("name", LANES)
-def test_bookie_whose_host_does_not_resolve_is_said_to_be_that(name: str) -> None:
-    async def story() -> None:
-        transport = LaneTransport(Caller("cluster", lanes=(name,)))
-        endpoint = Endpoint(name, "no-such-host.invalid", 3181, name)
-        transport.update_bookies([legacy_service_info("x").__class__("b1", (endpoint,), {})])
-        with pytest.raises(BookKeeperError) as caught:
-            await Lane(name, transport, "b1").read(1, 0, 0)
-        await transport.close()
-        text = str(caught.value)
-        assert "no-such-host.invalid" in text
-        assert any(words in text for words in ("Name or service not known", "Domain name not found")), text
-
-    asyncio.run(story())
+async def test_bookie_whose_host_does_not_resolve_is_said_to_be_that(name: str) -> None:
+    transport = LaneTransport(Caller("cluster", lanes=(name,)))
+    endpoint = Endpoint(name, "no-such-host.invalid", 3181, name)
+    transport.update_bookies([legacy_service_info("x").__class__("b1", (endpoint,), {})])
+    with pytest.raises(BookKeeperError) as caught:
+        await Lane(name, transport, "b1").read(1, 0, 0)
+    await transport.close()
+    text = str(caught.value)
+    assert "no-such-host.invalid" in text
+    assert any(words in text for words in ("Name or service not known", "Domain name not found")), text
 
 
 @pytest.mark.rule("E1")
@@ -138,7 +132,7 @@ def test_bookie_whose_host_does_not_resolve_is_said_to_be_that(name: str) -> Non
     [
         (errno.EACCES, "this process may not listen on the port"),
         (errno.EAFNOSUPPORT, "this machine has no such address"),
-        (errno.ENOBUFS, "the port cannot be listened on"),
+        (errno.ENOBUFS, "this process cannot listen on the port"),
     ],
 )
 def test_an_error_of_the_system_is_said_with_its_words(number: int, what: str, monkeypatch: pytest.MonkeyPatch) -> None:

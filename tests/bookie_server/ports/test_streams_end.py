@@ -76,48 +76,39 @@ def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
     with_bookie(tmp_path, story)
 
 
-def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:
-    async def story() -> None:
-        stream = opened(ControlStream)
-        awake = asyncio.Event()
-        stream.wake = awake.set
-        call = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
-        stream.receive(call.SerializeToString())
-        async with asyncio.timeout(5):
-            await awake.wait()
-        said = answer(stream)
-        assert (said.id, said.reason) == (7, lane_pb2.TIMEOUT)
-        assert stream.engine.heard == [ev.ReadLacRequested((1, 7), 1), ev.RequestCancelled((1, 7))]
-
-    asyncio.run(story())
+async def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:
+    stream = opened(ControlStream)
+    awake = asyncio.Event()
+    stream.wake = awake.set
+    call = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
+    stream.receive(call.SerializeToString())
+    async with asyncio.timeout(5):
+        await awake.wait()
+    said = answer(stream)
+    assert (said.id, said.reason) == (7, lane_pb2.TIMEOUT)
+    assert stream.engine.heard == [ev.ReadLacRequested((1, 7), 1), ev.RequestCancelled((1, 7))]
 
 
-def test_a_call_that_was_answered_is_not_answered_again_at_its_deadline() -> None:
-    async def story() -> None:
-        stream = opened(ControlStream)
-        call = lane_pb2.ControlRequest(id=7, deadline_ms=20, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
-        stream.receive(call.SerializeToString())
-        stream.deliver(ev.SendReply((1, 7), Reason.REASON_NONE, ""))
-        assert answer(stream).id == 7
-        await asyncio.sleep(0.1)  # well behind the deadline
-        assert stream.next_message() is None
-        assert ev.RequestCancelled((1, 7)) not in stream.engine.heard
-
-    asyncio.run(story())
+async def test_a_call_that_was_answered_is_not_answered_again_at_its_deadline() -> None:
+    stream = opened(ControlStream)
+    call = lane_pb2.ControlRequest(id=7, deadline_ms=20, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
+    stream.receive(call.SerializeToString())
+    stream.deliver(ev.SendReply((1, 7), Reason.REASON_NONE, ""))
+    assert answer(stream).id == 7
+    await asyncio.sleep(0.1)  # well behind the deadline
+    assert stream.next_message() is None
+    assert ev.RequestCancelled((1, 7)) not in stream.engine.heard
 
 
-def test_a_number_that_was_a_fences_is_no_fence_when_it_comes_again() -> None:
+async def test_a_number_that_was_a_fences_is_no_fence_when_it_comes_again() -> None:
     """Fences have a share of the room for answers of their own; a client may not take it by a number."""
 
-    async def story() -> None:
-        room = AnswerRoom(100 * MIB)
-        stream = opened(ControlStream, room)
-        fence = lane_pb2.ControlRequest(id=7, fence=lane_pb2.FenceRequest(ledger_id=1, ledger_key=b"k"))
-        stream.receive(fence.SerializeToString())
-        stream.deliver(ev.SendLac((1, 7), evidence(1)))
-        room.bytes = 101 * MIB  # of others
-        stream.receive(lane_pb2.ControlRequest(id=7, read_lac=lane_pb2.ReadLacRequest(ledger_id=1)).SerializeToString())
-        stream.deliver(ev.SendLac((1, 7), evidence(1)))
-        assert [answer(stream).reason for _ in range(2)] == [0, lane_pb2.OVERLOADED]
-
-    asyncio.run(story())
+    room = AnswerRoom(100 * MIB)
+    stream = opened(ControlStream, room)
+    fence = lane_pb2.ControlRequest(id=7, fence=lane_pb2.FenceRequest(ledger_id=1, ledger_key=b"k"))
+    stream.receive(fence.SerializeToString())
+    stream.deliver(ev.SendLac((1, 7), evidence(1)))
+    room.bytes = 101 * MIB  # of others
+    stream.receive(lane_pb2.ControlRequest(id=7, read_lac=lane_pb2.ReadLacRequest(ledger_id=1)).SerializeToString())
+    stream.deliver(ev.SendLac((1, 7), evidence(1)))
+    assert [answer(stream).reason for _ in range(2)] == [0, lane_pb2.OVERLOADED]

@@ -163,21 +163,18 @@ def test_clients_of_this_machine_have_the_share_of_one_address(tmp_path: Path) -
     with_bookies(1, tmp_path, story, connections_max=8, connections_per_address_max=2)
 
 
-def test_a_crowded_socket_is_not_taken_for_a_connection() -> None:
-    async def work() -> None:
-        with socket.socket(socket.AF_UNIX) as listening:
-            address = f"\0bookkeeper-{uuid.uuid4().hex}"
-            listening.bind(address)
-            listening.listen(0)
-            waiting, code = [], 0
-            while not code:
-                waiting.append(socket.socket(socket.AF_UNIX))
-                waiting[-1].setblocking(False)
-                code = waiting[-1].connect_ex(address)
-            assert code == errno.EAGAIN
-            with pytest.raises(OSError, match="not connected"):
-                await _local(address)
-            for each in waiting:
-                each.close()
-
-    asyncio.run(work())
+async def test_a_crowded_socket_is_not_taken_for_a_connection() -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        address = f"\0bookkeeper-{uuid.uuid4().hex}"
+        listening.bind(address)
+        listening.listen(0)
+        waiting, code = [], 0
+        while not code:
+            waiting.append(socket.socket(socket.AF_UNIX))
+            waiting[-1].setblocking(False)
+            code = waiting[-1].connect_ex(address)
+        assert code == errno.EAGAIN
+        with pytest.raises(OSError, match="not connected"):
+            await _local(address)
+        for each in waiting:
+            each.close()

@@ -19,7 +19,7 @@ from bk_cli.local.children import child_environment
 from bk_cli.local.cluster import LocalCluster
 from bk_cli.operate.bench_load import CUSTOM_METADATA, BenchLoad, Latencies, Running
 from bk_core.metadata import open_store
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 from tests.kit.waiting import until
 
 SMALL = BenchLoad(
@@ -41,43 +41,37 @@ def test_quantiles_of_times_are_right_to_two_per_cent() -> None:
     assert Latencies().within_s(0.5) is None
 
 
-def test_what_it_counts_is_what_is_in_its_ledgers_until_they_are_deleted() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            client = cluster.client()
-            running = Running(client, SMALL)
+async def test_what_it_counts_is_what_is_in_its_ledgers_until_they_are_deleted() -> None:
+    async with memory_cluster(3) as cluster:
+        client = cluster.client()
+        running = Running(client, SMALL)
+        await running.create()
+        records = [(await client.read_metadata(each)).value for each in running.ledgers]
+        assert all(each.custom_metadata.items() >= CUSTOM_METADATA.items() for each in records)
+        await running.append()
+        await running.close()
+        readers = [await client.open_ledger(each, recover=False) for each in running.ledgers]
+        assert all(each.is_closed for each in readers)
+        there = sum(each.last_add_confirmed + 1 for each in readers)
+        seen = await running.read()
+        assert running.total.entries == there == seen.entries > 3 * SMALL.batch
+        assert running.total.payload_bytes == seen.payload_bytes == there * SMALL.entry_size
+        assert 0.3 <= running.total.seconds < 5
+        assert await running.delete() == []
+        assert await client.list_ledgers() == []
+
+
+async def test_a_rate_and_an_amount_bound_it() -> None:
+    async with memory_cluster(3) as cluster:
+        for load, least, most in (
+            (replace(SMALL, entries_per_s=400, seconds=0.5), 100, 230),
+            (replace(SMALL, bytes_max=2_000, seconds=60), 200, 230),
+        ):
+            running = Running(cluster.client(), load)
             await running.create()
-            records = [(await client.read_metadata(each)).value for each in running.ledgers]
-            assert all(each.custom_metadata.items() >= CUSTOM_METADATA.items() for each in records)
             await running.append()
-            await running.close()
-            readers = [await client.open_ledger(each, recover=False) for each in running.ledgers]
-            assert all(each.is_closed for each in readers)
-            there = sum(each.last_add_confirmed + 1 for each in readers)
-            seen = await running.read()
-            assert running.total.entries == there == seen.entries > 3 * SMALL.batch
-            assert running.total.payload_bytes == seen.payload_bytes == there * SMALL.entry_size
-            assert 0.3 <= running.total.seconds < 5
-            assert await running.delete() == []
-            assert await client.list_ledgers() == []
-
-    run(work())
-
-
-def test_a_rate_and_an_amount_bound_it() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            for load, least, most in (
-                (replace(SMALL, entries_per_s=400, seconds=0.5), 100, 230),
-                (replace(SMALL, bytes_max=2_000, seconds=60), 200, 230),
-            ):
-                running = Running(cluster.client(), load)
-                await running.create()
-                await running.append()
-                assert least <= running.total.entries <= most
-                await running.delete()
-
-    run(work())
+            assert least <= running.total.entries <= most
+            await running.delete()
 
 
 @pytest.mark.parametrize(

@@ -129,75 +129,60 @@ def test_a_read_that_is_cancelled_again_and_again_gives_each_entry_once(what: st
 # --- the iterator itself -------------------------------------------------------------------------------------------
 
 
-def test_a_result_that_came_while_nobody_waited_is_kept_for_the_next_call() -> None:
-    async def work() -> None:
-        ticks = Ticks()
-        iterator = BatchIterator(ticks())
-        await cancelled(iterator)
-        ticks.tick()
-        await asyncio.sleep(0.01)
-        ticks.tick()
-        assert [await anext(iterator), await anext(iterator)] == [0, 1]
-
-    asyncio.run(work())
+async def test_a_result_that_came_while_nobody_waited_is_kept_for_the_next_call() -> None:
+    ticks = Ticks()
+    iterator = BatchIterator(ticks())
+    await cancelled(iterator)
+    ticks.tick()
+    await asyncio.sleep(0.01)
+    ticks.tick()
+    assert [await anext(iterator), await anext(iterator)] == [0, 1]
 
 
-def test_two_calls_at_once_are_refused_and_the_first_one_goes_on() -> None:
-    async def work() -> None:
-        ticks = Ticks()
-        iterator = BatchIterator(ticks())
-        first = asyncio.ensure_future(anext(iterator))
-        await asyncio.sleep(0)
-        with pytest.raises(InvalidArgumentError, match="two items at once"):
+async def test_two_calls_at_once_are_refused_and_the_first_one_goes_on() -> None:
+    ticks = Ticks()
+    iterator = BatchIterator(ticks())
+    first = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidArgumentError, match="two items at once"):
+        await anext(iterator)
+    ticks.tick()
+    assert await first == 0
+
+
+async def test_what_ended_an_iterator_is_raised_by_each_later_call() -> None:
+    ticks = Ticks()
+    iterator = BatchIterator(ticks())
+    ticks.tick(EntryUnreadableError("entry 7 cannot be read"))
+    for _ in range(3):
+        with pytest.raises(EntryUnreadableError, match="entry 7"):
             await anext(iterator)
-        ticks.tick()
-        assert await first == 0
-
-    asyncio.run(work())
-
-
-def test_what_ended_an_iterator_is_raised_by_each_later_call() -> None:
-    async def work() -> None:
-        ticks = Ticks()
-        iterator = BatchIterator(ticks())
-        ticks.tick(EntryUnreadableError("entry 7 cannot be read"))
-        for _ in range(3):
-            with pytest.raises(EntryUnreadableError, match="entry 7"):
-                await anext(iterator)
-        await iterator.aclose()
-
-    asyncio.run(work())
+    await iterator.aclose()
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_closing_ends_the_step_that_is_under_way(is_waiting: bool) -> None:
-    async def work() -> None:
-        ticks = Ticks()
-        iterator = BatchIterator(ticks())
-        await cancelled(iterator)
-        waiting = asyncio.ensure_future(anext(iterator)) if is_waiting else None
-        await asyncio.sleep(0)
-        await asyncio.gather(iterator.aclose(), iterator.aclose())
-        assert ticks.ended.is_set()
-        assert asyncio.all_tasks() <= {asyncio.current_task(), waiting}
-        if waiting is not None:
-            with pytest.raises(ClientClosedError, match="closed while it was waiting"):
-                await waiting
-        assert await anext(iterator, "the end") == "the end"
-
-    asyncio.run(work())
+async def test_closing_ends_the_step_that_is_under_way(is_waiting: bool) -> None:
+    ticks = Ticks()
+    iterator = BatchIterator(ticks())
+    await cancelled(iterator)
+    waiting = asyncio.ensure_future(anext(iterator)) if is_waiting else None
+    await asyncio.sleep(0)
+    await asyncio.gather(iterator.aclose(), iterator.aclose())
+    assert ticks.ended.is_set()
+    assert asyncio.all_tasks() <= {asyncio.current_task(), waiting}
+    if waiting is not None:
+        with pytest.raises(ClientClosedError, match="closed while it was waiting"):
+            await waiting
+    assert await anext(iterator, "the end") == "the end"
 
 
-def test_closing_between_two_steps_ends_the_source() -> None:
-    async def work() -> None:
-        ticks = Ticks()
-        async with BatchIterator(ticks()) as iterator:
-            ticks.tick()
-            assert await anext(iterator) == 0
-            assert not ticks.ended.is_set()
-        assert ticks.ended.is_set()
-
-    asyncio.run(work())
+async def test_closing_between_two_steps_ends_the_source() -> None:
+    ticks = Ticks()
+    async with BatchIterator(ticks()) as iterator:
+        ticks.tick()
+        assert await anext(iterator) == 0
+        assert not ticks.ended.is_set()
+    assert ticks.ended.is_set()
 
 
 @pytest.mark.parametrize("thread", ["the loop's", "another"])

@@ -20,7 +20,7 @@ from bk_core.model import DigestType
 from bk_core.transport.port import ReadPart
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, run
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.memory_transport import Told, read_through
 
 Answers = AsyncIterator[ReadPart | ReadTrailer]
@@ -69,38 +69,29 @@ async def entry(reader: LedgerReader, entry_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.MAC])
-def test_an_entry_costs_one_question(digest_type: DigestType) -> None:
-    async def work() -> None:
-        async with opened(digest_type=digest_type, password=b"secret") as (_, reader, watched):
-            for number in (3, 0, 9):
-                assert await entry(reader, number) == b"%d" % number
-            assert [(first, last) for _, first, last in watched.asked] == [(3, 3), (0, 0), (9, 9)]
-
-    run(work())
+async def test_an_entry_costs_one_question(digest_type: DigestType) -> None:
+    async with opened(digest_type=digest_type, password=b"secret") as (_, reader, watched):
+        for number in (3, 0, 9):
+            assert await entry(reader, number) == b"%d" % number
+        assert [(first, last) for _, first, last in watched.asked] == [(3, 3), (0, 0), (9, 9)]
 
 
-def test_neighbours_are_asked_of_one_bookie_and_others_of_others() -> None:
-    async def work() -> None:
-        async with opened(3 * RUN_IDS) as (_, reader, watched):
-            for number in (0, 5, RUN_IDS, RUN_IDS + 5, 2 * RUN_IDS):
-                assert await entry(reader, number) == b"%d" % number
-            bookies = [bookie for bookie, _, _ in watched.asked]
-            assert bookies[0] == bookies[1]
-            assert bookies[2] == bookies[3]
-            assert len(set(bookies)) == 3
-
-    run(work())
+async def test_neighbours_are_asked_of_one_bookie_and_others_of_others() -> None:
+    async with opened(3 * RUN_IDS) as (_, reader, watched):
+        for number in (0, 5, RUN_IDS, RUN_IDS + 5, 2 * RUN_IDS):
+            assert await entry(reader, number) == b"%d" % number
+        bookies = [bookie for bookie, _, _ in watched.asked]
+        assert bookies[0] == bookies[1]
+        assert bookies[2] == bookies[3]
+        assert len(set(bookies)) == 3
 
 
-def test_a_striped_entry_is_asked_of_its_write_set() -> None:
-    async def work() -> None:
-        async with opened(30, ensemble_size=3, write_quorum_size=2) as (_, reader, watched):
-            for number in range(30):
-                (batch,) = [batch async for batch in reader.read(number, number)]
-                assert (batch.ids, batch.first_entry_id, batch.to_list()) == (None, number, [b"%d" % number])
-            assert len(watched.asked) == 30
-
-    run(work())
+async def test_a_striped_entry_is_asked_of_its_write_set() -> None:
+    async with opened(30, ensemble_size=3, write_quorum_size=2) as (_, reader, watched):
+        for number in range(30):
+            (batch,) = [batch async for batch in reader.read(number, number)]
+            assert (batch.ids, batch.first_entry_id, batch.to_list()) == (None, number, [b"%d" % number])
+        assert len(watched.asked) == 30
 
 
 async def _told_of(entry_id: int, answers: Answers) -> Answers:
@@ -130,110 +121,89 @@ async def _broken(answers: Answers) -> Answers:
 
 @pytest.mark.parametrize("change", [_bent, _another_entry, _broken])
 @pytest.mark.rule("P4")
-def test_a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked(change: Change) -> None:
-    async def work() -> None:
-        async with opened() as (_, reader, watched):
-            await entry(reader, 3)
-            usual = watched.asked.pop()[0]
-            watched.change[usual] = change
-            assert await entry(reader, 3) == b"3"
-            assert {bookie for bookie, _, _ in watched.asked} > {usual}
-
-    run(work())
+async def test_a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked(change: Change) -> None:
+    async with opened() as (_, reader, watched):
+        await entry(reader, 3)
+        usual = watched.asked.pop()[0]
+        watched.change[usual] = change
+        assert await entry(reader, 3) == b"3"
+        assert {bookie for bookie, _, _ in watched.asked} > {usual}
 
 
 @pytest.mark.rule("P4")
-def test_an_entry_that_was_not_asked_for_is_not_given() -> None:
-    async def work() -> None:
-        async with opened() as (_, reader, watched):
-            await entry(reader, 3)
-            watched.instead[watched.asked[0][0]] = 4
-            assert await entry(reader, 3) == b"3"
-
-    run(work())
+async def test_an_entry_that_was_not_asked_for_is_not_given() -> None:
+    async with opened() as (_, reader, watched):
+        await entry(reader, 3)
+        watched.instead[watched.asked[0][0]] = 4
+        assert await entry(reader, 3) == b"3"
 
 
 @pytest.mark.parametrize("change", [_bent, _broken])
-def test_a_bookie_that_failed_is_asked_last_from_then_on(change: Change) -> None:
-    async def work() -> None:
-        async with opened() as (_, reader, watched):
-            await entry(reader, 3)
-            usual = watched.asked[0][0]
-            watched.change[usual] = change
-            await entry(reader, 3)
-            watched.asked.clear()
-            assert await entry(reader, 4) == b"4"
-            assert len(watched.asked) == 1
-            assert watched.asked[0][0] != usual
-
-    run(work())
+async def test_a_bookie_that_failed_is_asked_last_from_then_on(change: Change) -> None:
+    async with opened() as (_, reader, watched):
+        await entry(reader, 3)
+        usual = watched.asked[0][0]
+        watched.change[usual] = change
+        await entry(reader, 3)
+        watched.asked.clear()
+        assert await entry(reader, 4) == b"4"
+        assert len(watched.asked) == 1
+        assert watched.asked[0][0] != usual
 
 
-def test_a_silent_bookie_costs_one_speculative_delay_once() -> None:
-    async def work() -> None:
-        async with opened() as (cluster, reader, watched):
-            await entry(reader, 3)
-            usual = watched.asked.pop()[0]
-            cluster.network.hold(usual)
-            began = time.monotonic()
-            for _ in range(5):
-                assert await entry(reader, 3) == b"3"
-            assert time.monotonic() - began < 1.0
-            assert [bookie for bookie, _, _ in watched.asked].count(usual) == 1
-            cluster.network.release(usual)
-
-    run(work())
+async def test_a_silent_bookie_costs_one_speculative_delay_once() -> None:
+    async with opened() as (cluster, reader, watched):
+        await entry(reader, 3)
+        usual = watched.asked.pop()[0]
+        cluster.network.hold(usual)
+        began = time.monotonic()
+        for _ in range(5):
+            assert await entry(reader, 3) == b"3"
+        assert time.monotonic() - began < 1.0
+        assert [bookie for bookie, _, _ in watched.asked].count(usual) == 1
+        cluster.network.release(usual)
 
 
 @pytest.mark.rule("MUST 4")
 @pytest.mark.parametrize("said", ["absent", "unknown"])
-def test_one_bookie_that_lacks_an_entry_says_nothing_about_the_others(said: str) -> None:
+async def test_one_bookie_that_lacks_an_entry_says_nothing_about_the_others(said: str) -> None:
     async def lacks(answers: Answers) -> Answers:
         async for answer in answers:
             if isinstance(answer, ReadTrailer):
                 ranges = (EntryRange(3, 3, Reason.REASON_NONE if said == "absent" else Reason.DAMAGED),)
                 yield replace(answer, **{said: ranges})
 
-    async def work() -> None:
-        async with opened() as (_, reader, watched):
-            await entry(reader, 3)
-            watched.change[watched.asked[0][0]] = lacks
-            assert await entry(reader, 3) == b"3"
-            watched.change = dict.fromkeys([bookie for bookie, _, _ in watched.asked], lacks)
-            watched.change |= dict.fromkeys(["b0", "b1", "b2"], lacks)
-            if said == "absent":
-                with pytest.raises(NoSuchEntryError):
-                    await entry(reader, 3)
-
-    run(work())
+    async with opened() as (_, reader, watched):
+        await entry(reader, 3)
+        watched.change[watched.asked[0][0]] = lacks
+        assert await entry(reader, 3) == b"3"
+        watched.change = dict.fromkeys([bookie for bookie, _, _ in watched.asked], lacks)
+        watched.change |= dict.fromkeys(["b0", "b1", "b2"], lacks)
+        if said == "absent":
+            with pytest.raises(NoSuchEntryError):
+                await entry(reader, 3)
 
 
-def test_a_read_that_is_cancelled_leaves_no_question_behind() -> None:
-    async def work() -> None:
-        async with opened() as (cluster, reader, watched):
-            await entry(reader, 3)
-            usual = watched.asked[0][0]
-            cluster.network.hold(usual)
-            reading = asyncio.create_task(entry(reader, 3))
-            await asyncio.sleep(0.02)
-            reading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reading
-            await asyncio.sleep(0)
-            assert not reader._transport.link(usual).calls
-            cluster.network.release(usual)
-
-    run(work())
+async def test_a_read_that_is_cancelled_leaves_no_question_behind() -> None:
+    async with opened() as (cluster, reader, watched):
+        await entry(reader, 3)
+        usual = watched.asked[0][0]
+        cluster.network.hold(usual)
+        reading = asyncio.create_task(entry(reader, 3))
+        await asyncio.sleep(0.02)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await asyncio.sleep(0)
+        assert not reader._transport.link(usual).calls
+        cluster.network.release(usual)
 
 
-def test_single_entries_are_counted() -> None:
-    async def work() -> None:
-        async with opened() as (_, reader, _):
-            before = reader._observer.counts.snapshot()
-            await entry(reader, 3)
-            counts = reader._observer.counts
-            assert counts.read_entries - before.read_entries == 1
-            assert counts.read_bytes - before.read_bytes == 1
-            assert sum(counts.read_seconds.counts) - sum(before.read_seconds.counts) == 1
-
-    run(work())
+async def test_single_entries_are_counted() -> None:
+    async with opened() as (_, reader, _):
+        before = reader._observer.counts.snapshot()
+        await entry(reader, 3)
+        counts = reader._observer.counts
+        assert counts.read_entries - before.read_entries == 1
+        assert counts.read_bytes - before.read_bytes == 1
+        assert sum(counts.read_seconds.counts) - sum(before.read_seconds.counts) == 1

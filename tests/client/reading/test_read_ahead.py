@@ -110,7 +110,7 @@ def test_a_consumer_that_stops_early_leaves_nothing_running() -> None:
     assert ledgers.begun < 100
 
 
-def test_a_slow_consumer_holds_the_readers_back() -> None:
+async def test_a_slow_consumer_holds_the_readers_back() -> None:
     produced = 0
 
     async def read(wanted: WantedRange) -> AsyncGenerator[EntryBatch, None]:
@@ -119,11 +119,8 @@ def test_a_slow_consumer_holds_the_readers_back() -> None:
             yield EntryBatch.from_list([b"x"], first_entry_id=first)
             produced += 1
 
-    async def work() -> None:
-        async with aclosing(read_ahead(wanted(1, entries=10_000), read)) as lists:
-            await anext(lists)
-            for _ in range(100):
-                await asyncio.sleep(0)
-            assert produced < 20
-
-    asyncio.run(work())
+    async with aclosing(read_ahead(wanted(1, entries=10_000), read)) as lists:
+        await anext(lists)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert produced < 20

@@ -13,28 +13,25 @@ import pytest
 from bk_core.client.running.agenda import Agenda, Timer, agenda_of
 
 
-def test_acts_of_a_turn_follow_each_other_although_one_fails_and_what_they_add_has_its_own_turn() -> None:
-    async def story() -> None:
-        told: list[Any] = []
-        done: list[str] = []
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-        agenda = agenda_of(loop)
-        assert agenda_of(loop) is agenda
+async def test_acts_of_a_turn_follow_each_other_although_one_fails_and_what_they_add_has_its_own_turn() -> None:
+    told: list[Any] = []
+    done: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    agenda = agenda_of(loop)
+    assert agenda_of(loop) is agenda
 
-        def first() -> None:
-            agenda.soon(lambda: done.append("later"))
-            raise ZeroDivisionError
+    def first() -> None:
+        agenda.soon(lambda: done.append("later"))
+        raise ZeroDivisionError
 
-        agenda.soon(first)
-        agenda.soon(lambda: done.append("second"))
-        await asyncio.sleep(0)
-        assert done == ["second"]
-        await asyncio.sleep(0)
-        assert done == ["second", "later"]
-        assert [type(error) for error in told] == [ZeroDivisionError]
-
-    asyncio.run(story())
+    agenda.soon(first)
+    agenda.soon(lambda: done.append("second"))
+    await asyncio.sleep(0)
+    assert done == ["second"]
+    await asyncio.sleep(0)
+    assert done == ["second", "later"]
+    assert [type(error) for error in told] == [ZeroDivisionError]
 
 
 def test_an_interrupt_leaves_the_other_acts_and_timers_for_the_next_turn() -> None:

@@ -35,110 +35,92 @@ def nothing(_: Any) -> tuple[()]:
     return ()
 
 
-def test_what_a_driver_began_ends_with_it() -> None:
-    async def story() -> None:
-        fed: list[Any] = []
-        driver = Driver("test", lambda event: fed.append(event) or (), lambda error: None)
-        task = driver.spawn(asyncio.sleep(60))
-        driver.set_timer(SetTimer("late", 60_000))
-        driver.set_timer(SetTimer("soon", 1))
-        driver.stop()
-        await asyncio.wait([task], timeout=5)
-        assert task.cancelled()
-        await asyncio.sleep(0.02)
-        assert fed == []
-        gone = ref(driver)
-        del driver, task
-        gc.collect()
-        assert gone() is None, "its late timer keeps it in memory"
-
-    asyncio.run(story())
+async def test_what_a_driver_began_ends_with_it() -> None:
+    fed: list[Any] = []
+    driver = Driver("test", lambda event: fed.append(event) or (), lambda error: None)
+    task = driver.spawn(asyncio.sleep(60))
+    driver.set_timer(SetTimer("late", 60_000))
+    driver.set_timer(SetTimer("soon", 1))
+    driver.stop()
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
+    await asyncio.sleep(0.02)
+    assert fed == []
+    gone = ref(driver)
+    del driver, task
+    gc.collect()
+    assert gone() is None, "its late timer keeps it in memory"
 
 
-def test_a_task_that_fails_ends_the_driver_and_is_told() -> None:
-    async def story() -> None:
-        told: asyncio.Queue[BookKeeperError] = asyncio.Queue()
-        driver = Driver("test", nothing, told.put_nowait)
+async def test_a_task_that_fails_ends_the_driver_and_is_told() -> None:
+    told: asyncio.Queue[BookKeeperError] = asyncio.Queue()
+    driver = Driver("test", nothing, told.put_nowait)
 
-        async def fails() -> None:
-            raise ZeroDivisionError
+    async def fails() -> None:
+        raise ZeroDivisionError
 
-        driver.spawn(fails())
-        error = await asyncio.wait_for(told.get(), 5)
-        assert "ZeroDivisionError" in str(error)
-        assert driver.stopped
-
-    asyncio.run(story())
+    driver.spawn(fails())
+    error = await asyncio.wait_for(told.get(), 5)
+    assert "ZeroDivisionError" in str(error)
+    assert driver.stopped
 
 
-def test_an_event_that_arises_while_effects_are_carried_out_waits_its_turn() -> None:
-    async def story() -> None:
-        seen: list[str] = []
+async def test_an_event_that_arises_while_effects_are_carried_out_waits_its_turn() -> None:
+    seen: list[str] = []
 
-        def step(event: str) -> list[str]:
-            seen.append(f"step {event}")
-            return [f"{event} effect"] * 2
+    def step(event: str) -> list[str]:
+        seen.append(f"step {event}")
+        return [f"{event} effect"] * 2
 
-        def carry(effect: str) -> None:
-            seen.append(effect)
-            if seen.count("a effect") == 1 and effect == "a effect":
-                driver.feed("b")
+    def carry(effect: str) -> None:
+        seen.append(effect)
+        if seen.count("a effect") == 1 and effect == "a effect":
+            driver.feed("b")
 
-        driver = Driver("test", step, lambda error: None)
-        driver.handle({str: carry})
-        driver.feed("a")
-        assert seen == ["step a", "a effect", "a effect", "step b", "b effect", "b effect"]
-
-    asyncio.run(story())
+    driver = Driver("test", step, lambda error: None)
+    driver.handle({str: carry})
+    driver.feed("a")
+    assert seen == ["step a", "a effect", "a effect", "step b", "b effect", "b effect"]
 
 
-def test_a_timer_that_is_set_again_fires_once() -> None:
-    async def story() -> None:
-        fired: list[Any] = []
-        driver = Driver("test", lambda event: fired.append(event) or (), lambda error: None)
-        driver.set_timer(SetTimer("one", 1))
-        driver.set_timer(SetTimer("one", 2))
-        await asyncio.sleep(0.05)
-        assert fired == [TimerFired("one")]
-
-    asyncio.run(story())
+async def test_a_timer_that_is_set_again_fires_once() -> None:
+    fired: list[Any] = []
+    driver = Driver("test", lambda event: fired.append(event) or (), lambda error: None)
+    driver.set_timer(SetTimer("one", 1))
+    driver.set_timer(SetTimer("one", 2))
+    await asyncio.sleep(0.05)
+    assert fired == [TimerFired("one")]
 
 
-def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -> None:
-    async def story() -> None:
-        fired: list[tuple[str, float]] = []
-        loop = asyncio.get_running_loop()
-        driver = Driver("test", lambda event: fired.append((event.name, loop.time())) or (), lambda error: None)
-        begun = loop.time()
-        for name, delays in {"put off": (5, 20, 60), "brought forward": (120, 90, 10), "cancelled": (1, 10)}.items():
-            for delay in delays:
-                driver.set_timer(SetTimer(name, delay))
-        driver.cancel_timer("cancelled")
-        driver.cancel_timer("never set")
-        driver.set_timer(SetTimer("set again", 1))
-        driver.cancel_timer("set again")
-        driver.set_timer(SetTimer("set again", 30))
-        await asyncio.sleep(0.08)
-        driver.set_timer(SetTimer("brought forward", 60_000))
-        await asyncio.sleep(0.1)
-        assert [name for name, _ in fired] == ["brought forward", "set again", "put off"]
-        assert [at - begun >= least for (_, at), least in zip(fired, (0.01, 0.03, 0.06), strict=True)] == [True] * 3
-
-    asyncio.run(story())
+async def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -> None:
+    fired: list[tuple[str, float]] = []
+    loop = asyncio.get_running_loop()
+    driver = Driver("test", lambda event: fired.append((event.name, loop.time())) or (), lambda error: None)
+    begun = loop.time()
+    for name, delays in {"put off": (5, 20, 60), "brought forward": (120, 90, 10), "cancelled": (1, 10)}.items():
+        for delay in delays:
+            driver.set_timer(SetTimer(name, delay))
+    driver.cancel_timer("cancelled")
+    driver.cancel_timer("never set")
+    driver.set_timer(SetTimer("set again", 1))
+    driver.cancel_timer("set again")
+    driver.set_timer(SetTimer("set again", 30))
+    await asyncio.sleep(0.08)
+    driver.set_timer(SetTimer("brought forward", 60_000))
+    await asyncio.sleep(0.1)
+    assert [name for name, _ in fired] == ["brought forward", "set again", "put off"]
+    assert [at - begun >= least for (_, at), least in zip(fired, (0.01, 0.03, 0.06), strict=True)] == [True] * 3
 
 
-def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere() -> None:
-    async def story() -> None:
-        fed: asyncio.Queue[Any] = asyncio.Queue()
-        driver = Driver("test", lambda event: fed.put_nowait(event) or (), lambda error: None)
-        SessionAdapter(driver, LaneTransport(Caller()), 1, b"")
-        driver.begin([AttachSession(2, "nobody", 5, AttachMode.WRITE)])
-        assert fed.empty(), "not inside the call"
-        driver.begin([SendFrame(2, "nobody", 5, b"frame"), DetachSession(2, "nobody", 5)])
-        broken = await asyncio.wait_for(fed.get(), 5)
-        assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
-
-    asyncio.run(story())
+async def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_nowhere() -> None:
+    fed: asyncio.Queue[Any] = asyncio.Queue()
+    driver = Driver("test", lambda event: fed.put_nowait(event) or (), lambda error: None)
+    SessionAdapter(driver, LaneTransport(Caller()), 1, b"")
+    driver.begin([AttachSession(2, "nobody", 5, AttachMode.WRITE)])
+    assert fed.empty(), "not inside the call"
+    driver.begin([SendFrame(2, "nobody", 5, b"frame"), DetachSession(2, "nobody", 5)])
+    broken = await asyncio.wait_for(fed.get(), 5)
+    assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
 
 
 class Silent(LaneLink):
@@ -164,31 +146,28 @@ EXPIRED = not_let_in("bookie b", "the token has expired", has_token=True)
         ([(EXPIRED, True)], False),  # another stream was refused, when this one had sent already
     ],
 )
-def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
+async def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
     ends: list[tuple[TransportError, bool]], certain: bool
 ) -> None:
-    async def story() -> None:
-        endpoint = Endpoint(DIRECT, "127.0.0.1", 1, DIRECT)
-        at, nowhere = At(BookieServiceInfo("b", (endpoint,)), endpoint), Whereabouts(None, lambda _: None)
-        links = [Silent(at, Caller(), nowhere) for _ in (*ends, None)]
-        driver, left = Driver("test", nothing, lambda error: None), iter(links)
-        transport: Any = SimpleNamespace(link=lambda bookie: next(left))
-        adapter = SessionAdapter(driver, transport, 1, b"")
-        for session, (end, greeted) in enumerate(ends):
-            driver.begin([AttachSession(0, "b", session, AttachMode.WRITE), SendFrame(0, "b", session, b"frame")])
-            stream = links[session]._adds
-            assert stream is not None
-            stream.greeted = greeted
-            links[session].fail(end)
-        missing = QuorumTimeoutError("no ack quorum")
-        told = adapter.because(missing, pending=True)
-        assert (type(told) is AuthenticationError, told.outcome is Outcome.NOT_APPLIED) == (certain, certain)
-        assert "the token has expired" in told.value
-        assert type(adapter.because(missing, pending=False)) is QuorumTimeoutError, "a close may be under way"
-        adapter.settled()
-        driver.begin([AttachSession(0, "b", 9, AttachMode.WRITE), SendFrame(0, "b", 9, b"frame")])
-        links[-1].fail(EXPIRED)
-        assert type(adapter.because(missing, pending=True)) is AuthenticationError, "all before was confirmed"
-        driver.stop()
-
-    asyncio.run(story())
+    endpoint = Endpoint(DIRECT, "127.0.0.1", 1, DIRECT)
+    at, nowhere = At(BookieServiceInfo("b", (endpoint,)), endpoint), Whereabouts(None, lambda _: None)
+    links = [Silent(at, Caller(), nowhere) for _ in (*ends, None)]
+    driver, left = Driver("test", nothing, lambda error: None), iter(links)
+    transport: Any = SimpleNamespace(link=lambda bookie: next(left))
+    adapter = SessionAdapter(driver, transport, 1, b"")
+    for session, (end, greeted) in enumerate(ends):
+        driver.begin([AttachSession(0, "b", session, AttachMode.WRITE), SendFrame(0, "b", session, b"frame")])
+        stream = links[session]._adds
+        assert stream is not None
+        stream.greeted = greeted
+        links[session].fail(end)
+    missing = QuorumTimeoutError("no ack quorum")
+    told = adapter.because(missing, pending=True)
+    assert (type(told) is AuthenticationError, told.outcome is Outcome.NOT_APPLIED) == (certain, certain)
+    assert "the token has expired" in told.value
+    assert type(adapter.because(missing, pending=False)) is QuorumTimeoutError, "a close may be under way"
+    adapter.settled()
+    driver.begin([AttachSession(0, "b", 9, AttachMode.WRITE), SendFrame(0, "b", 9, b"frame")])
+    links[-1].fail(EXPIRED)
+    assert type(adapter.because(missing, pending=True)) is AuthenticationError, "all before was confirmed"
+    driver.stop()

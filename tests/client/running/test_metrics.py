@@ -19,40 +19,37 @@ from tests.kit.prometheus_text import parse
 from tests.kit.waiting import eventually
 
 
-def test_client_counts_what_it_did_and_gives_it_as_text() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            client = cluster.client()
-            writer = await client.create_ledger(password=PASSWORD)
-            for n in range(10):
-                await writer.append(b"x" * 100 if n else b"")
-            early = client.metrics()
-            cluster.kill(writer.metadata.last_fragment.ensemble[0])
-            for _ in range(5):
-                await writer.append(b"y")
-            await eventually(lambda: client.metrics().ensemble_changes == 1)
-            second = cluster.client()
-            async with await second.open_ledger(writer.ledger_id, recover=True, password=PASSWORD) as reader:
-                assert sum([len(batch) async for batch in reader.read(0, 14)]) == 15
-            with pytest.raises(LedgerFencedError):
-                await writer.append(b"late")
-            found, other = client.metrics(), second.metrics()
-            assert (early.appended_entries, early.confirmed_entries, early.appended_bytes) == (10, 10, 900)
-            assert (found.appended_entries, found.confirmed_entries, found.ledgers_created) == (16, 15, 1)
-            assert sum(early.append_seconds.counts) == early.appended_frames == 10
-            assert found.sessions_broken + found.sessions_refused > 0
-            assert found.writers_failed == {"BK_LEDGER_FENCED": 1}
-            assert (other.recoveries, other.recoveries_failed, other.ledgers_opened) == (1, 0, 1)
-            assert (other.read_entries, other.read_bytes, sum(other.read_seconds.counts)) == (15, 905, 1)
-            await second.delete_ledger(writer.ledger_id)
-            assert (second.metrics().ledgers_deleted, other.ledgers_deleted) == (1, 0), "a snapshot stays"
-            families = parse(found.text({"app": "test"}))
-            assert families["bookkeeper_client_confirmed_entries_total"].value(app="test") == 15
-            failed = families["bookkeeper_client_writers_failed_total"]
-            assert failed.value(app="test", code="BK_LEDGER_FENCED") == 1
-            assert families["bookkeeper_client_append_seconds"].kind == "histogram"
-
-    asyncio.run(work())
+async def test_client_counts_what_it_did_and_gives_it_as_text() -> None:
+    async with memory_cluster(5) as cluster:
+        client = cluster.client()
+        writer = await client.create_ledger(password=PASSWORD)
+        for n in range(10):
+            await writer.append(b"x" * 100 if n else b"")
+        early = client.metrics()
+        cluster.kill(writer.metadata.last_fragment.ensemble[0])
+        for _ in range(5):
+            await writer.append(b"y")
+        await eventually(lambda: client.metrics().ensemble_changes == 1)
+        second = cluster.client()
+        async with await second.open_ledger(writer.ledger_id, recover=True, password=PASSWORD) as reader:
+            assert sum([len(batch) async for batch in reader.read(0, 14)]) == 15
+        with pytest.raises(LedgerFencedError):
+            await writer.append(b"late")
+        found, other = client.metrics(), second.metrics()
+        assert (early.appended_entries, early.confirmed_entries, early.appended_bytes) == (10, 10, 900)
+        assert (found.appended_entries, found.confirmed_entries, found.ledgers_created) == (16, 15, 1)
+        assert sum(early.append_seconds.counts) == early.appended_frames == 10
+        assert found.sessions_broken + found.sessions_refused > 0
+        assert found.writers_failed == {"BK_LEDGER_FENCED": 1}
+        assert (other.recoveries, other.recoveries_failed, other.ledgers_opened) == (1, 0, 1)
+        assert (other.read_entries, other.read_bytes, sum(other.read_seconds.counts)) == (15, 905, 1)
+        await second.delete_ledger(writer.ledger_id)
+        assert (second.metrics().ledgers_deleted, other.ledgers_deleted) == (1, 0), "a snapshot stays"
+        families = parse(found.text({"app": "test"}))
+        assert families["bookkeeper_client_confirmed_entries_total"].value(app="test") == 15
+        failed = families["bookkeeper_client_writers_failed_total"]
+        assert failed.value(app="test", code="BK_LEDGER_FENCED") == 1
+        assert families["bookkeeper_client_append_seconds"].kind == "histogram"
 
 
 def test_every_counter_has_a_metric() -> None:

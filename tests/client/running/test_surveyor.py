@@ -124,23 +124,20 @@ def test_script_and_file_at_once_are_refused() -> None:
 
 
 @pytest.mark.rule("P14")
-def test_bookies_are_asked_for_their_space_once_in_a_while() -> None:
+async def test_bookies_are_asked_for_their_space_once_in_a_while() -> None:
     spaces = Spaces({"b0": 5, "b1": 7})
 
-    async def work() -> None:
-        surveyor = Surveyor(spaces, ClientConfig(disk_weight_placement=True, disk_weight_ms=200))
-        surveyor.know(bookies("127.0.0.1", "127.0.0.1"))
-        for _ in range(3):
-            assert dict((await surveyor.landscape()).weights) == {"b0": 5, "b1": 7}
-        assert spaces.asked == ["b0", "b1"]
-        surveyor.know(bookies("127.0.0.1", "127.0.0.1", "127.0.0.1"))
+    surveyor = Surveyor(spaces, ClientConfig(disk_weight_placement=True, disk_weight_ms=200))
+    surveyor.know(bookies("127.0.0.1", "127.0.0.1"))
+    for _ in range(3):
         assert dict((await surveyor.landscape()).weights) == {"b0": 5, "b1": 7}
-        assert spaces.asked == ["b0", "b1", "b2"], "only the new one, which does not answer"
-        await asyncio.sleep(0.25)
-        spaces.free["b0"] = 1
-        assert dict((await surveyor.landscape()).weights) == {"b0": 1, "b1": 7}
-
-    asyncio.run(work())
+    assert spaces.asked == ["b0", "b1"]
+    surveyor.know(bookies("127.0.0.1", "127.0.0.1", "127.0.0.1"))
+    assert dict((await surveyor.landscape()).weights) == {"b0": 5, "b1": 7}
+    assert spaces.asked == ["b0", "b1", "b2"], "only the new one, which does not answer"
+    await asyncio.sleep(0.25)
+    spaces.free["b0"] = 1
+    assert dict((await surveyor.landscape()).weights) == {"b0": 1, "b1": 7}
 
 
 @pytest.mark.rule("P13")

@@ -13,7 +13,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
-from tests.kit.memory_cluster import MemoryBookKeeper, hold, memory_cluster, release, run
+from tests.kit.memory_cluster import MemoryBookKeeper, hold, memory_cluster, release
 from tests.kit.waiting import eventually
 
 SMALL = ClientConfig(
@@ -34,131 +34,111 @@ def batch_of(mark: str, count: int) -> EntryBatch:
     return EntryBatch.from_list([f"{mark}{n:03} ".encode() + bytes(400) for n in range(count)])
 
 
-def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client(SMALL).create_ledger()
-            stop = threading.Event()
-            told: dict[int, bytes] = {}
+async def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(SMALL).create_ledger()
+        stop = threading.Event()
+        told: dict[int, bytes] = {}
 
-            def hot() -> None:
-                count = 0
-                while not stop.is_set():
-                    payload = b"nowait %d" % count
-                    try:
-                        told[writer.append_nowait(payload)] = payload
-                        count += 1
-                    except WindowFullError:
-                        stop.wait(0.0005)
+        def hot() -> None:
+            count = 0
+            while not stop.is_set():
+                payload = b"nowait %d" % count
+                try:
+                    told[writer.append_nowait(payload)] = payload
+                    count += 1
+                except WindowFullError:
+                    stop.wait(0.0005)
 
-            thread = threading.Thread(target=hot)
-            thread.start()
-            batches = {mark: batch_of(mark, 60) for mark in "abc"}
-            ends = await asyncio.gather(*(writer.append_batch(batch) for batch in batches.values()))
-            stop.set()
-            await asyncio.to_thread(thread.join)
-            await writer.flush()
-            found = await entries_of(cluster, writer)
-            for end, batch in zip(ends, batches.values(), strict=True):
-                assert found[end - 59 : end + 1] == batch.to_list()
-            assert told
-            assert {number: found[number] for number in told} == told
-
-    run(work())
+        thread = threading.Thread(target=hot)
+        thread.start()
+        batches = {mark: batch_of(mark, 60) for mark in "abc"}
+        ends = await asyncio.gather(*(writer.append_batch(batch) for batch in batches.values()))
+        stop.set()
+        await asyncio.to_thread(thread.join)
+        await writer.flush()
+        found = await entries_of(cluster, writer)
+        for end, batch in zip(ends, batches.values(), strict=True):
+            assert found[end - 59 : end + 1] == batch.to_list()
+        assert told
+        assert {number: found[number] for number in told} == told
 
 
-def test_the_id_of_a_batch_is_not_that_of_what_others_appended_behind_it() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            batch = asyncio.create_task(writer.append_batch(EntryBatch.from_list([b"0", b"1"])))
-            await asyncio.sleep(0)
-            assert writer.append_nowait(b"2") == 2
-            assert await batch == 1
-            await writer.close()
-
-    run(work())
+async def test_the_id_of_a_batch_is_not_that_of_what_others_appended_behind_it() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        batch = asyncio.create_task(writer.append_batch(EntryBatch.from_list([b"0", b"1"])))
+        await asyncio.sleep(0)
+        assert writer.append_nowait(b"2") == 2
+        assert await batch == 1
+        await writer.close()
 
 
-def test_who_waits_is_served_before_who_comes_later() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client(SMALL).create_ledger()
-            hold(cluster)
-            batch = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
-            await eventually(lambda: writer.last_add_pushed >= 5)
-            with pytest.raises(WindowFullError):
-                writer.append_nowait(b"")  # it would fit the window's last bytes
-            single = asyncio.create_task(writer.append(b"single"))
-            await asyncio.sleep(0)
-            second = asyncio.create_task(writer.append_batch(batch_of("b", 10)))
-            await asyncio.sleep(0)
-            release(cluster)
-            assert [await batch, await single, await second] == [19, 20, 30]
-            await writer.close()
-
-    run(work())
+async def test_who_waits_is_served_before_who_comes_later() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(SMALL).create_ledger()
+        hold(cluster)
+        batch = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
+        await eventually(lambda: writer.last_add_pushed >= 5)
+        with pytest.raises(WindowFullError):
+            writer.append_nowait(b"")  # it would fit the window's last bytes
+        single = asyncio.create_task(writer.append(b"single"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(writer.append_batch(batch_of("b", 10)))
+        await asyncio.sleep(0)
+        release(cluster)
+        assert [await batch, await single, await second] == [19, 20, 30]
+        await writer.close()
 
 
-def test_a_batch_that_is_given_up_lets_the_next_one_in() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client(SMALL).create_ledger()
-            hold(cluster)
-            batch = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
-            await eventually(lambda: writer.last_add_pushed >= 5)
-            behind = asyncio.create_task(writer.append(b"behind"))
-            await asyncio.sleep(0)
-            queued = writer.last_add_pushed
-            batch.cancel()
-            await asyncio.gather(batch, return_exceptions=True)
-            await eventually(lambda: writer.last_add_pushed == queued + 1)  # nothing was confirmed meanwhile
-            release(cluster)
-            assert await behind == queued + 1 < 19
-            writer.append_nowait(b"nobody is in the way")
-            await writer.close()
-            assert (await entries_of(cluster, writer))[-2:] == [b"behind", b"nobody is in the way"]
-
-    run(work())
+async def test_a_batch_that_is_given_up_lets_the_next_one_in() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(SMALL).create_ledger()
+        hold(cluster)
+        batch = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
+        await eventually(lambda: writer.last_add_pushed >= 5)
+        behind = asyncio.create_task(writer.append(b"behind"))
+        await asyncio.sleep(0)
+        queued = writer.last_add_pushed
+        batch.cancel()
+        await asyncio.gather(batch, return_exceptions=True)
+        await eventually(lambda: writer.last_add_pushed == queued + 1)  # nothing was confirmed meanwhile
+        release(cluster)
+        assert await behind == queued + 1 < 19
+        writer.append_nowait(b"nobody is in the way")
+        await writer.close()
+        assert (await entries_of(cluster, writer))[-2:] == [b"behind", b"nobody is in the way"]
 
 
-def test_an_entry_larger_than_the_window_is_sent_once_nothing_else_is_held() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client(SMALL).create_ledger()
-            large = [asyncio.create_task(writer.append(bytes(10_000))) for _ in range(3)]
-            assert [await each for each in large] == [0, 1, 2]
-            await writer.close()
-
-    run(work())
+async def test_an_entry_larger_than_the_window_is_sent_once_nothing_else_is_held() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(SMALL).create_ledger()
+        large = [asyncio.create_task(writer.append(bytes(10_000))) for _ in range(3)]
+        assert [await each for each in large] == [0, 1, 2]
+        await writer.close()
 
 
 @pytest.mark.parametrize("how", ["abandon", "close", "client"])
-def test_producers_that_wait_for_room_are_told_when_the_writer_ends(how: str) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            client = cluster.client(SMALL)
-            writer = await client.create_ledger()
-            hold(cluster)
-            begun = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
-            await eventually(lambda: writer.last_add_pushed >= 5)
-            waiting = asyncio.create_task(writer.append(b"waiting"))
-            await asyncio.sleep(0)
-            ending = asyncio.create_task(
-                {"abandon": writer.abandon, "close": writer.close, "client": client.close}[how]()
-            )
-            wanted = LedgerClosedError if how == "close" else ClientClosedError
-            with pytest.raises(wanted) as caught:
-                await begun
-            assert caught.value.outcome is Outcome.UNKNOWN  # its first entries may be in the ledger
-            with pytest.raises(wanted) as caught:
-                await waiting
-            if how == "close":
-                assert caught.value.outcome is Outcome.NOT_APPLIED
-            release(cluster)
-            await ending
-
-    run(work())
+async def test_producers_that_wait_for_room_are_told_when_the_writer_ends(how: str) -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client(SMALL)
+        writer = await client.create_ledger()
+        hold(cluster)
+        begun = asyncio.create_task(writer.append_batch(batch_of("a", 20)))
+        await eventually(lambda: writer.last_add_pushed >= 5)
+        waiting = asyncio.create_task(writer.append(b"waiting"))
+        await asyncio.sleep(0)
+        ending = asyncio.create_task({"abandon": writer.abandon, "close": writer.close, "client": client.close}[how]())
+        wanted = LedgerClosedError if how == "close" else ClientClosedError
+        with pytest.raises(wanted) as caught:
+            await begun
+        assert caught.value.outcome is Outcome.UNKNOWN  # its first entries may be in the ledger
+        with pytest.raises(wanted) as caught:
+            await waiting
+        if how == "close":
+            assert caught.value.outcome is Outcome.NOT_APPLIED
+        release(cluster)
+        await ending
 
 
 def test_threads_that_wait_for_room_are_told_when_the_client_closes() -> None:

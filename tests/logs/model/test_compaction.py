@@ -73,65 +73,56 @@ def values(first: int, count: int) -> list[bytes]:
 @pytest.mark.long
 @pytest.mark.rule("N7")
 @pytest.mark.parametrize("digest_type", list(DigestType))
-def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(digest_type: DigestType) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            await log.create(digest_type=digest_type)
-            for n in range(40):
-                await publish(bookkeeper, log, values(10 * n, 10))
-            seen: list[int] = []
-            done = await log.compactor(progress=seen.append).run()
-            assert (done.extents, done.entries, len(done.ledgers)) == (40, 400, 1)
-            assert sum(seen) == 400
-            (extent,) = await log.extents()
-            assert (extent.base_offset, extent.entry_count, extent.created_ms) == (0, 400, 40)
-            assert extent.size_bytes == sum(map(len, values(0, 400)))
-            assert await content_of(log) == values(0, 400)
-            assert [batch.to_list() async for _, batch in log.read(123, 124)] == [values(123, 1)]
-            metadata = (await bookkeeper.read_metadata(extent.ledger_id)).value
-            assert extent.fragments == metadata.fragments
-            assert metadata.digest_type is digest_type
-            assert await log.compactor().run() == Compacted()  # nothing is left to do
-
-    run(work())
+async def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(digest_type: DigestType) -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        await log.create(digest_type=digest_type)
+        for n in range(40):
+            await publish(bookkeeper, log, values(10 * n, 10))
+        seen: list[int] = []
+        done = await log.compactor(progress=seen.append).run()
+        assert (done.extents, done.entries, len(done.ledgers)) == (40, 400, 1)
+        assert sum(seen) == 400
+        (extent,) = await log.extents()
+        assert (extent.base_offset, extent.entry_count, extent.created_ms) == (0, 400, 40)
+        assert extent.size_bytes == sum(map(len, values(0, 400)))
+        assert await content_of(log) == values(0, 400)
+        assert [batch.to_list() async for _, batch in log.read(123, 124)] == [values(123, 1)]
+        metadata = (await bookkeeper.read_metadata(extent.ledger_id)).value
+        assert extent.fragments == metadata.fragments
+        assert metadata.digest_type is digest_type
+        assert await log.compactor().run() == Compacted()  # nothing is left to do
 
 
 @pytest.mark.rule("N6")
-def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_are() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            old = {(await publish(bookkeeper, log, values(5 * n, 5))).ledger_id for n in range(4)}
-            (merged,) = (await log.compactor().run()).ledgers
-            await asyncio.sleep(0.005)
-            assert set((await log.vacuum(delete_delay_ms=0, force=True)).ledgers) == old
-            assert await content_of(log) == values(0, 20)
-            await log.trim(20)
-            await asyncio.sleep(0.005)
-            assert (await log.vacuum(delete_delay_ms=0, force=True)).ledgers == (merged,)
-
-    run(work())
+async def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_are() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        old = {(await publish(bookkeeper, log, values(5 * n, 5))).ledger_id for n in range(4)}
+        (merged,) = (await log.compactor().run()).ledgers
+        await asyncio.sleep(0.005)
+        assert set((await log.vacuum(delete_delay_ms=0, force=True)).ledgers) == old
+        assert await content_of(log) == values(0, 20)
+        await log.trim(20)
+        await asyncio.sleep(0.005)
+        assert (await log.vacuum(delete_delay_ms=0, force=True)).ledgers == (merged,)
 
 
-def test_a_merged_ledger_is_as_safe_as_the_safest_that_it_replaces() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            await publish(bookkeeper, log, values(0, 5), ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-            await publish(bookkeeper, log, values(5, 5), ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
-            await log.compactor().run()
-            (extent,) = await log.extents()
-            assert (extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) == (3, 2, 2)
-            assert await content_of(log) == values(0, 10)
-
-    run(work())
+async def test_a_merged_ledger_is_as_safe_as_the_safest_that_it_replaces() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        await publish(bookkeeper, log, values(0, 5), ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        await publish(bookkeeper, log, values(5, 5), ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+        await log.compactor().run()
+        (extent,) = await log.extents()
+        assert (extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) == (3, 2, 2)
+        assert await content_of(log) == values(0, 10)
 
 
-def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_exactly(
+async def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from bk_core.logs import compactor
@@ -139,63 +130,54 @@ def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_exactl
     monkeypatch.setattr(compactor, "AHEAD_BYTES", 20_000)
     monkeypatch.setattr(compactor, "JOIN_BYTES", 3_000)
 
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            entries: list[bytes] = []
-            for n in range(12):
-                part = [random.Random(n).randbytes(900)] * (30 if n % 5 == 2 else 3)
-                await publish(bookkeeper, log, part)
-                entries += part
-            await log.trim(4)  # cuts the second extent, which stays whole
-            await log.compactor().run()
-            extents = await log.extents()
-            assert [extent.base_offset for extent in extents] == [3]
-            assert await content_of(log) == entries[4:]
-
-    run(work())
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        entries: list[bytes] = []
+        for n in range(12):
+            part = [random.Random(n).randbytes(900)] * (30 if n % 5 == 2 else 3)
+            await publish(bookkeeper, log, part)
+            entries += part
+        await log.trim(4)  # cuts the second extent, which stays whole
+        await log.compactor().run()
+        extents = await log.extents()
+        assert [extent.base_offset for extent in extents] == [3]
+        assert await content_of(log) == entries[4:]
 
 
 @pytest.mark.rule("N1")
-def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            for n in range(3):
-                await publish(bookkeeper, log, values(10 * n, 10), first_entry_id=6)
-            assert await content_of(log) == [*values(6, 4), *values(16, 4), *values(26, 4)]
-            before = await content_of(log)
-            assert (await log.compactor().run()).entries == 12
-            (extent,) = await log.extents()
-            assert (extent.first_entry_id, extent.entry_count) == (0, 12)
-            assert await content_of(log) == before
-
-    run(work())
+async def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        for n in range(3):
+            await publish(bookkeeper, log, values(10 * n, 10), first_entry_id=6)
+        assert await content_of(log) == [*values(6, 4), *values(16, 4), *values(26, 4)]
+        before = await content_of(log)
+        assert (await log.compactor().run()).entries == 12
+        (extent,) = await log.extents()
+        assert (extent.first_entry_id, extent.entry_count) == (0, 12)
+        assert await content_of(log) == before
 
 
 @pytest.mark.rule("N2")
-def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left_alone() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            leader = await log.lead()
-            for n in range(6):
-                await leader.append(b"%d" % n)
-                await leader.roll()
-            await leader.append(b"6")
-            compacting = asyncio.create_task(log_of(cluster.client()).compactor().run())
-            for n in range(7, 12):
-                await leader.append(b"%d" % n)
-                await leader.roll()
-            assert (await compacting).extents >= 6
-            await leader.append(b"12")
-            await leader.close()
-            assert await content_of(log) == [b"%d" % n for n in range(13)]
-
-    run(work())
+async def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left_alone() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        leader = await log.lead()
+        for n in range(6):
+            await leader.append(b"%d" % n)
+            await leader.roll()
+        await leader.append(b"6")
+        compacting = asyncio.create_task(log_of(cluster.client()).compactor().run())
+        for n in range(7, 12):
+            await leader.append(b"%d" % n)
+            await leader.roll()
+        assert (await compacting).extents >= 6
+        await leader.append(b"12")
+        await leader.close()
+        assert await content_of(log) == [b"%d" % n for n in range(13)]
 
 
 async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, between: object) -> Compacted:
@@ -216,36 +198,33 @@ async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, bet
 
 @pytest.mark.rule("N7")
 @pytest.mark.parametrize("what", ["trim", "overwrite", "compact"])
-def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it(
+async def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            for n in range(6):
-                await publish(bookkeeper, log, values(5 * n, 5))
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        for n in range(6):
+            await publish(bookkeeper, log, values(5 * n, 5))
 
-            async def disturb() -> None:
-                if what == "trim":
-                    await log.trim(12)
-                elif what == "overwrite":
-                    await log.overwrite([], PublishId.job("empty"))
-                    await publish(bookkeeper, log, values(30, 2))
-                else:
-                    await log.compactor().run()
-                await asyncio.sleep(0.005)
-                await log.vacuum(delete_delay_ms=0, force=True)
+        async def disturb() -> None:
+            if what == "trim":
+                await log.trim(12)
+            elif what == "overwrite":
+                await log.overwrite([], PublishId.job("empty"))
+                await publish(bookkeeper, log, values(30, 2))
+            else:
+                await log.compactor().run()
+            await asyncio.sleep(0.005)
+            await log.vacuum(delete_delay_ms=0, force=True)
 
-            done = await interrupted(log_of(cluster.client()).compactor(), monkeypatch, disturb)
-            head = (await log.head()).value
-            start = {"trim": 12, "overwrite": 30, "compact": 0}[what]
-            end = 32 if what == "overwrite" else 30
-            assert (head.start_offset, head.next_offset) == (start, end)
-            assert await content_of(log) == values(start, end - start)
-            assert done.entries == (20 if what == "trim" else 0)
-
-    run(work())
+        done = await interrupted(log_of(cluster.client()).compactor(), monkeypatch, disturb)
+        head = (await log.head()).value
+        start = {"trim": 12, "overwrite": 30, "compact": 0}[what]
+        end = 32 if what == "overwrite" else 30
+        assert (head.start_offset, head.next_offset) == (start, end)
+        assert await content_of(log) == values(start, end - start)
+        assert done.entries == (20 if what == "trim" else 0)
 
 
 def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
@@ -272,85 +251,70 @@ def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
 
 
 @pytest.mark.rule("N4")
-def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_begins_anew() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            for n in range(6):
-                await publish(bookkeeper, log, values(5 * n, 5))
-            before = await bookkeeper.list_ledgers()
-            reached = asyncio.Event()
-            compacting = asyncio.create_task(log.compactor(progress=lambda _: reached.set()).run())
-            await reached.wait()
-            compacting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await compacting
-            assert await bookkeeper.list_ledgers() == before
-            assert (await log.compactor().run()).entries == 30
-            assert await content_of(log) == values(0, 30)
-
-    run(work())
+async def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_begins_anew() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        for n in range(6):
+            await publish(bookkeeper, log, values(5 * n, 5))
+        before = await bookkeeper.list_ledgers()
+        reached = asyncio.Event()
+        compacting = asyncio.create_task(log.compactor(progress=lambda _: reached.set()).run())
+        await reached.wait()
+        compacting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await compacting
+        assert await bookkeeper.list_ledgers() == before
+        assert (await log.compactor().run()).entries == 30
+        assert await content_of(log) == values(0, 30)
 
 
-def test_entries_that_are_lost_end_the_compaction_and_the_log_stays() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
-            before = await log.extents()
-            bookkeeper.store.delete_ledger(made[1].ledger_id)
-            ledgers = await bookkeeper.list_ledgers()
-            with pytest.raises((NoSuchLedgerError, NoSuchEntryError)):
-                await log.compactor().run()
-            assert await log.extents() == before
-            assert await bookkeeper.list_ledgers() == ledgers
-
-    run(work())
+async def test_entries_that_are_lost_end_the_compaction_and_the_log_stays() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
+        before = await log.extents()
+        bookkeeper.store.delete_ledger(made[1].ledger_id)
+        ledgers = await bookkeeper.list_ledgers()
+        with pytest.raises((NoSuchLedgerError, NoSuchEntryError)):
+            await log.compactor().run()
+        assert await log.extents() == before
+        assert await bookkeeper.list_ledgers() == ledgers
 
 
-def test_a_ledger_that_is_not_what_the_log_lists_is_not_copied() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
-            found = bookkeeper.store.read_ledger(made[1].ledger_id)
-            shorter = replace(found.value, last_entry_id=3)
-            bookkeeper.store.write_ledger(made[1].ledger_id, shorter, found.version)
-            with pytest.raises(IntegrityError, match=f"ledger {made[1].ledger_id}"):
-                await log.compactor().run()
-
-    run(work())
+async def test_a_ledger_that_is_not_what_the_log_lists_is_not_copied() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
+        found = bookkeeper.store.read_ledger(made[1].ledger_id)
+        shorter = replace(found.value, last_entry_id=3)
+        bookkeeper.store.write_ledger(made[1].ledger_id, shorter, found.version)
+        with pytest.raises(IntegrityError, match=f"ledger {made[1].ledger_id}"):
+            await log.compactor().run()
 
 
-def test_a_wrong_password_is_told_before_anything_is_made() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            for n in range(2):
-                await publish(bookkeeper, log, values(5 * n, 5))
-            before = await bookkeeper.list_ledgers()
-            with pytest.raises(WrongPasswordError):
-                await NamedLog(bookkeeper, log.name, password=b"other").compactor().run()
-            assert await bookkeeper.list_ledgers() == before
-            assert (await bookkeeper.create_ledger()).ledger_id == max(before) + 1
-
-    run(work())
+async def test_a_wrong_password_is_told_before_anything_is_made() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        for n in range(2):
+            await publish(bookkeeper, log, values(5 * n, 5))
+        before = await bookkeeper.list_ledgers()
+        with pytest.raises(WrongPasswordError):
+            await NamedLog(bookkeeper, log.name, password=b"other").compactor().run()
+        assert await bookkeeper.list_ledgers() == before
+        assert (await bookkeeper.create_ledger()).ledger_id == max(before) + 1
 
 
-def test_a_plan_says_what_would_be_done_and_does_nothing() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
-            for n in range(4):
-                await publish(bookkeeper, log, values(5 * n, 5))
-            before = await log.extents(), await bookkeeper.list_ledgers()
-            (planned,) = await log.compactor().plan()
-            assert list(planned) == before[0]
-            assert (await log.extents(), await bookkeeper.list_ledgers()) == before
-
-    run(work())
+async def test_a_plan_says_what_would_be_done_and_does_nothing() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        log = log_of(bookkeeper)
+        for n in range(4):
+            await publish(bookkeeper, log, values(5 * n, 5))
+        before = await log.extents(), await bookkeeper.list_ledgers()
+        (planned,) = await log.compactor().plan()
+        assert list(planned) == before[0]
+        assert (await log.extents(), await bookkeeper.list_ledgers()) == before

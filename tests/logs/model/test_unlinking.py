@@ -17,7 +17,7 @@ from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.model.unlinking import UNLINKED_BYTES_MAX, unlinked_by
 from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog, publish_to_logs
 from bk_core.logs.store import PageCache
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.change_kit import EMPTY, NONCE, extent
 from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
 from tests.logs.model.test_compaction import content_of, publish, values
@@ -67,90 +67,78 @@ async def compact(log: NamedLog) -> None:
 
 @pytest.mark.rule("N6")
 @pytest.mark.parametrize("unlink", [overwrite, trim, compact])
-def test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then(
+async def test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then(
     unlink: Callable[[NamedLog], Awaitable[None]],
 ) -> None:
-    async def work() -> None:
-        clock = StoreClock()
-        async with memory_cluster(clock_ms=clock) as cluster:
-            log, before, ledgers, pages = await old_log(cluster, clock)
-            await unlink(log)
-            for wait_ms in (0, DELETE_DELAY_MS - 1, 1):
-                clock.now_ms += wait_ms
-                assert would_take(log) == ()
-                done = await log.vacuum()
-                assert (done.ledgers, done.pages) == ((), ())
-            reader = log_of(cluster.client())  # which planned with the head of seven days ago
-            extents = reader._store.extents(before, 0, ENTRIES)
-            assert {each.ledger_id for each in extents} == ledgers
-            found = [b async for _, b in reader._reading.read(extents, 0, ENTRIES)]
-            assert [entry for batch in found for entry in batch.to_list()] == values(0, ENTRIES)
-
-            clock.now_ms += 1
-            assert set(would_take(log)) == ledgers
+    clock = StoreClock()
+    async with memory_cluster(clock_ms=clock) as cluster:
+        log, before, ledgers, pages = await old_log(cluster, clock)
+        await unlink(log)
+        for wait_ms in (0, DELETE_DELAY_MS - 1, 1):
+            clock.now_ms += wait_ms
+            assert would_take(log) == ()
             done = await log.vacuum()
-            assert set(done.ledgers) == ledgers
-            assert set(done.pages) >= pages
-            assert cluster.store.read_unlinked("events") == []
-            assert await content_of(log) == (values(0, ENTRIES) if unlink is compact else [])
+            assert (done.ledgers, done.pages) == ((), ())
+        reader = log_of(cluster.client())  # which planned with the head of seven days ago
+        extents = reader._store.extents(before, 0, ENTRIES)
+        assert {each.ledger_id for each in extents} == ledgers
+        found = [b async for _, b in reader._reading.read(extents, 0, ENTRIES)]
+        assert [entry for batch in found for entry in batch.to_list()] == values(0, ENTRIES)
 
-    run(work())
-
-
-@pytest.mark.rule("N6")
-def test_a_ledger_that_is_unlinked_later_outlives_the_page_that_named_it_before() -> None:
-    async def work() -> None:
-        clock = StoreClock()
-        async with memory_cluster(clock_ms=clock) as cluster:
-            log, _, ledgers, _ = await old_log(cluster, clock)
-            extents = await log.extents()
-            await log.trim(extents[0].next_offset)  # makes the first page anew: the others are carried over
-            clock.now_ms += DELETE_DELAY_MS // 2
-            await log.trim(ENTRIES)
-            clock.now_ms += DELETE_DELAY_MS // 2 + 1
-            assert (await log.vacuum()).ledgers == (extents[0].ledger_id,)
-            clock.now_ms += DELETE_DELAY_MS // 2
-            assert set((await log.vacuum()).ledgers) == ledgers - {extents[0].ledger_id}
-
-    run(work())
+        clock.now_ms += 1
+        assert set(would_take(log)) == ledgers
+        done = await log.vacuum()
+        assert set(done.ledgers) == ledgers
+        assert set(done.pages) >= pages
+        assert cluster.store.read_unlinked("events") == []
+        assert await content_of(log) == (values(0, ENTRIES) if unlink is compact else [])
 
 
 @pytest.mark.rule("N6")
-def test_a_page_that_a_publish_merges_into_another_is_there_for_the_delay() -> None:
-    async def work() -> None:
-        clock = StoreClock()
-        async with memory_cluster(clock_ms=clock) as cluster:
-            log, before, ledgers, _ = await old_log(cluster, clock)
-            for n in range(8):
-                await publish(cluster.client(), log, values(n, 1))
-            assert {ref.name for ref in before.pages} - {ref.name for ref in (await log.head()).value.pages}
-            clock.now_ms += DELETE_DELAY_MS
-            assert (await log.vacuum()).pages == ()
-            log._store._cache = PageCache()
-            assert {each.ledger_id for each in log._store.extents(before, 0, ENTRIES)} == ledgers
-            clock.now_ms += 1
-            assert (await log.vacuum()).pages
-            assert len(await content_of(log)) == ENTRIES + 8
+async def test_a_ledger_that_is_unlinked_later_outlives_the_page_that_named_it_before() -> None:
+    clock = StoreClock()
+    async with memory_cluster(clock_ms=clock) as cluster:
+        log, _, ledgers, _ = await old_log(cluster, clock)
+        extents = await log.extents()
+        await log.trim(extents[0].next_offset)  # makes the first page anew: the others are carried over
+        clock.now_ms += DELETE_DELAY_MS // 2
+        await log.trim(ENTRIES)
+        clock.now_ms += DELETE_DELAY_MS // 2 + 1
+        assert (await log.vacuum()).ledgers == (extents[0].ledger_id,)
+        clock.now_ms += DELETE_DELAY_MS // 2
+        assert set((await log.vacuum()).ledgers) == ledgers - {extents[0].ledger_id}
 
-    run(work())
+
+@pytest.mark.rule("N6")
+async def test_a_page_that_a_publish_merges_into_another_is_there_for_the_delay() -> None:
+    clock = StoreClock()
+    async with memory_cluster(clock_ms=clock) as cluster:
+        log, before, ledgers, _ = await old_log(cluster, clock)
+        for n in range(8):
+            await publish(cluster.client(), log, values(n, 1))
+        assert {ref.name for ref in before.pages} - {ref.name for ref in (await log.head()).value.pages}
+        clock.now_ms += DELETE_DELAY_MS
+        assert (await log.vacuum()).pages == ()
+        log._store._cache = PageCache()
+        assert {each.ledger_id for each in log._store.extents(before, 0, ENTRIES)} == ledgers
+        clock.now_ms += 1
+        assert (await log.vacuum()).pages
+        assert len(await content_of(log)) == ENTRIES + 8
 
 
 @pytest.mark.rule("N6")
 @pytest.mark.rule("K10")
-def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper, listed = cluster.client(), {}
-            for name in ("a", "b"):
-                log = NamedLog(bookkeeper, name, password=PASSWORD)
-                listed[name] = (await publish(bookkeeper, log, values(0, 2))).ledger_id
-            anew: dict[str, list[NewExtent]] = {name: [] for name in listed}
-            await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=OVERWRITE)
-            for name, ledger_id in listed.items():
-                (record,) = NamedLog(bookkeeper, name, password=PASSWORD)._store.unlinked()
-                assert record.unlinked == Unlinked(ledgers=(ledger_id,))
-
-    run(work())
+async def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
+    async with memory_cluster() as cluster:
+        bookkeeper, listed = cluster.client(), {}
+        for name in ("a", "b"):
+            log = NamedLog(bookkeeper, name, password=PASSWORD)
+            listed[name] = (await publish(bookkeeper, log, values(0, 2))).ledger_id
+        anew: dict[str, list[NewExtent]] = {name: [] for name in listed}
+        await publish_to_logs(bookkeeper, anew, PublishId.job("anew"), password=PASSWORD, options=OVERWRITE)
+        for name, ledger_id in listed.items():
+            (record,) = NamedLog(bookkeeper, name, password=PASSWORD)._store.unlinked()
+            assert record.unlinked == Unlinked(ledgers=(ledger_id,))
 
 
 # --- what is put on record --------------------------------------------------------------------------------------------

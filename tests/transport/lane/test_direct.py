@@ -96,27 +96,24 @@ def test_a_call_is_answered() -> None:
     assert asked(serve_well) == 3
 
 
-def test_each_stream_has_a_connection_of_its_own() -> None:
+async def test_each_stream_has_a_connection_of_its_own() -> None:
     opened: list[str] = []
 
     async def script(peer: Peer) -> None:
         opened.append(await peer.stream())
         await peer.reader.read()
 
-    async def story() -> None:
-        async with reached(script) as transport:
-            calls = [
-                asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=1)),
-                asyncio.ensure_future(transport.link("b1").delete_hint([1], deadline_s=1)),
-                asyncio.ensure_future(anext(transport.link("b1").read(1, 0, 0, bytes_max=1, deadline_s=1))),
-            ]
-            while len(opened) < 2:
-                await asyncio.sleep(0.01)
-            assert sorted(opened) == ["Control", "Read"]
-            for call in calls:
-                call.cancel()
-
-    asyncio.run(story())
+    async with reached(script) as transport:
+        calls = [
+            asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=1)),
+            asyncio.ensure_future(transport.link("b1").delete_hint([1], deadline_s=1)),
+            asyncio.ensure_future(anext(transport.link("b1").read(1, 0, 0, bytes_max=1, deadline_s=1))),
+        ]
+        while len(opened) < 2:
+            await asyncio.sleep(0.01)
+        assert sorted(opened) == ["Control", "Read"]
+        for call in calls:
+            call.cancel()
 
 
 async def silent(peer: Peer) -> None:
@@ -183,15 +180,12 @@ def test_a_bookie_that_ends_the_connection_before_hello_is_unreachable() -> None
         asked(gone_before_hello)
 
 
-def test_a_host_without_a_name_is_unreachable() -> None:
-    async def story() -> None:
-        transport = LaneTransport(Caller("c", connect_timeout_s=5))
-        transport.update_bookies([BookieServiceInfo("b1", (Endpoint(DIRECT, "nowhere.invalid", 1, DIRECT),))])
-        with pytest.raises(BookieUnreachableError, match=r"nowhere\.invalid"):
-            await transport.link("b1").bookie_info(deadline_s=10)
-        await transport.close()
-
-    asyncio.run(story())
+async def test_a_host_without_a_name_is_unreachable() -> None:
+    transport = LaneTransport(Caller("c", connect_timeout_s=5))
+    transport.update_bookies([BookieServiceInfo("b1", (Endpoint(DIRECT, "nowhere.invalid", 1, DIRECT),))])
+    with pytest.raises(BookieUnreachableError, match=r"nowhere\.invalid"):
+        await transport.link("b1").bookie_info(deadline_s=10)
+    await transport.close()
 
 
 @pytest.mark.parametrize("script", [gone_after_hello, cut])
@@ -221,14 +215,11 @@ def test_what_breaks_the_protocol_ends_the_connection_and_says_so(script: Script
     assert isinstance(told.value.__cause__, RemoteProtocolError)
 
 
-def test_a_transport_that_is_closed_while_it_connects_leaves_nothing_behind() -> None:
-    async def story() -> None:
-        async with reached(silent) as transport:
-            call = asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=10))
-            await asyncio.sleep(0.05)
-            await transport.close()
-            with pytest.raises(TransportError):
-                await call
-            assert {task.get_name() for task in asyncio.all_tasks()} & {"Control b1"} == set()
-
-    asyncio.run(story())
+async def test_a_transport_that_is_closed_while_it_connects_leaves_nothing_behind() -> None:
+    async with reached(silent) as transport:
+        call = asyncio.ensure_future(transport.link("b1").bookie_info(deadline_s=10))
+        await asyncio.sleep(0.05)
+        await transport.close()
+        with pytest.raises(TransportError):
+            await call
+        assert {task.get_name() for task in asyncio.all_tasks()} & {"Control b1"} == set()

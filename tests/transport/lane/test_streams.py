@@ -190,18 +190,15 @@ async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
         lane_pb2.AddResponse(ended=[lane_pb2.SessionEnded(session=1, frames=5)]),
     ],
 )
-def test_acks_of_frames_that_were_never_sent_end_the_stream(answer: lane_pb2.AddResponse) -> None:
-    async def story() -> None:
-        stream, listener = opened(AddStream), Listener()
-        attach(stream, 1, listener)
-        stream.send(1, b"x")
-        sent(stream)
+async def test_acks_of_frames_that_were_never_sent_end_the_stream(answer: lane_pb2.AddResponse) -> None:
+    stream, listener = opened(AddStream), Listener()
+    attach(stream, 1, listener)
+    stream.send(1, b"x")
+    sent(stream)
 
-        with pytest.raises(RemoteProtocolError):
-            stream.receive(answer.SerializeToString())
-        assert listener.said == []
-
-    asyncio.run(story())
+    with pytest.raises(RemoteProtocolError):
+        stream.receive(answer.SerializeToString())
+    assert listener.said == []
 
 
 @on_a_loop
@@ -362,17 +359,14 @@ async def test_an_answer_for_a_call_that_was_cancelled_in_the_same_turn_is_dropp
     ],
     ids=str,
 )
-def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_pb2.HelloAnswer | None) -> None:
-    async def story() -> None:
-        stream = kind(hello("b1", "c", "", "test"))
-        response = {"AddStream": lane_pb2.AddResponse, "ReadStream": lane_pb2.ReadResponse}.get(
-            kind.__name__, lane_pb2.ControlResponse
-        )
-        with pytest.raises((TransportError, RemoteProtocolError)):
-            stream.receive(response(hello=answer).SerializeToString())
-        assert not stream.greeted
-
-    asyncio.run(story())
+async def test_wrong_answer_to_hello_is_an_error(kind: type[LaneStream], answer: lane_pb2.HelloAnswer | None) -> None:
+    stream = kind(hello("b1", "c", "", "test"))
+    response = {"AddStream": lane_pb2.AddResponse, "ReadStream": lane_pb2.ReadResponse}.get(
+        kind.__name__, lane_pb2.ControlResponse
+    )
+    with pytest.raises((TransportError, RemoteProtocolError)):
+        stream.receive(response(hello=answer).SerializeToString())
+    assert not stream.greeted
 
 
 def test_who_got_no_answer_in_time_does_not_know_whether_it_was_applied() -> None:

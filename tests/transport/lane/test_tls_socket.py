@@ -64,81 +64,66 @@ def messages(count: int, seed: int) -> list[LaneMessage]:
 
 
 @pytest.mark.parametrize("sizes", [0, 4096])
-def test_messages_of_every_size_come_as_they_went_whatever_the_system_takes(sizes: int, tls: Tls) -> None:
-    async def run() -> None:
-        async with pair(tls, sizes) as (one, other):
-            there, back = messages(30, 1), messages(30, 2)
-            one.send(*there)
-            other.send(*back)
-            for end in (one, other):
-                end.socket.read(True)
-            await eventually(lambda: len(one.came) == 30 and len(other.came) == 30)
-            for end, went in ((other, there), (one, back)):
-                for came, sent in zip(end.came, went, strict=True):
-                    assert (bytes(came.frames or b""), came.rest) == (b"".join(sent.frames), sent.rest)
-            assert GONE not in one.told + other.told
-
-    asyncio.run(run())
+async def test_messages_of_every_size_come_as_they_went_whatever_the_system_takes(sizes: int, tls: Tls) -> None:
+    async with pair(tls, sizes) as (one, other):
+        there, back = messages(30, 1), messages(30, 2)
+        one.send(*there)
+        other.send(*back)
+        for end in (one, other):
+            end.socket.read(True)
+        await eventually(lambda: len(one.came) == 30 and len(other.came) == 30)
+        for end, went in ((other, there), (one, back)):
+            for came, sent in zip(end.came, went, strict=True):
+                assert (bytes(came.frames or b""), came.rest) == (b"".join(sent.frames), sent.rest)
+        assert GONE not in one.told + other.told
 
 
-def test_what_openssl_has_decrypted_is_taken_although_nothing_more_comes(tls: Tls) -> None:
+async def test_what_openssl_has_decrypted_is_taken_although_nothing_more_comes(tls: Tls) -> None:
     """Two short messages in one record; the reader stops behind the first, and goes on later."""
 
-    async def run() -> None:
-        async with pair(tls) as (one, other):
-            other.on_message = lambda _: other.socket.read(False)
-            body = bytes(30_000)
+    async with pair(tls) as (one, other):
+        other.on_message = lambda _: other.socket.read(False)
+        body = bytes(30_000)
 
-            def has_come(wanted: int) -> bool:
-                return len(other.came) >= wanted
+        def has_come(wanted: int) -> bool:
+            return len(other.came) >= wanted
 
-            one.send(*(LaneMessage(bytes([n]), [body]) for n in range(3)))
-            for wanted in (1, 2, 3):
-                other.socket.read(True)
-                await eventually(partial(has_come, wanted))
-            assert [came.rest for came in other.came] == [b"\0", b"\1", b"\2"]
-
-    asyncio.run(run())
-
-
-def test_bytes_behind_the_preamble_that_came_in_its_record_are_not_lost(tls: Tls) -> None:
-    async def run() -> None:
-        client, server = await secured(tls)
-        client.send(b"preamble" + b"\0\0\0\0\3\0\0\0abc")
-        assert await exactly(server, 8) == b"preamble"
-        end = End(server, TlsMessageSocket)
-        end.socket.read(True)
-        await eventually(lambda: bool(end.came))
-        assert end.came[0].rest == b"abc"
-        end.socket.close()
-        client.close()
-
-    asyncio.run(run())
-
-
-def test_a_peer_that_goes_ends_the_connection_once_with_what_it_sent_before(tls: Tls) -> None:
-    async def run() -> None:
-        async with pair(tls) as (one, other):
-            one.send(LaneMessage(b"last"))
-            await turns()
-            one.socket.close()
+        one.send(*(LaneMessage(bytes([n]), [body]) for n in range(3)))
+        for wanted in (1, 2, 3):
             other.socket.read(True)
-            await eventually(lambda: GONE in other.told)
-            assert [came.rest for came in other.came] == [b"last"]
-            assert other.told.count(GONE) == 1
-
-    asyncio.run(run())
+            await eventually(partial(has_come, wanted))
+        assert [came.rest for came in other.came] == [b"\0", b"\1", b"\2"]
 
 
-def test_a_changed_byte_ends_the_connection_and_no_message_comes_of_it(tls: Tls) -> None:
-    async def run() -> None:
-        client, server = await secured(tls)
-        end = End(server, TlsMessageSocket)
-        end.socket.read(True)
-        client.plain.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that the client has not sealed
-        await eventually(lambda: end.error is not None)
-        client.close()
-        assert isinstance(end.error, TlsError)
-        assert end.came == []
+async def test_bytes_behind_the_preamble_that_came_in_its_record_are_not_lost(tls: Tls) -> None:
+    client, server = await secured(tls)
+    client.send(b"preamble" + b"\0\0\0\0\3\0\0\0abc")
+    assert await exactly(server, 8) == b"preamble"
+    end = End(server, TlsMessageSocket)
+    end.socket.read(True)
+    await eventually(lambda: bool(end.came))
+    assert end.came[0].rest == b"abc"
+    end.socket.close()
+    client.close()
 
-    asyncio.run(run())
+
+async def test_a_peer_that_goes_ends_the_connection_once_with_what_it_sent_before(tls: Tls) -> None:
+    async with pair(tls) as (one, other):
+        one.send(LaneMessage(b"last"))
+        await turns()
+        one.socket.close()
+        other.socket.read(True)
+        await eventually(lambda: GONE in other.told)
+        assert [came.rest for came in other.came] == [b"last"]
+        assert other.told.count(GONE) == 1
+
+
+async def test_a_changed_byte_ends_the_connection_and_no_message_comes_of_it(tls: Tls) -> None:
+    client, server = await secured(tls)
+    end = End(server, TlsMessageSocket)
+    end.socket.read(True)
+    client.plain.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that the client has not sealed
+    await eventually(lambda: end.error is not None)
+    client.close()
+    assert isinstance(end.error, TlsError)
+    assert end.came == []

@@ -67,22 +67,19 @@ def test_a_client_that_proves_nothing_has_an_address_and_no_identity(lane: str, 
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_client_of_a_plain_port_has_an_address_too(lane: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        bookie = await Bookie.start(bookie_config(tmp_path, uri), store, init_cluster=True)
-        transport = LaneTransport(Caller(lanes=(lane,)))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        try:
-            await transport.link(bookie.bookie_id).bookie_info(deadline_s=5)
-            (found,) = _principals(bookie)
-            assert (found.identity, found.host) == (None, _host(lane))
-        finally:
-            await transport.close()
-            await bookie.stop()
-
-    asyncio.run(run())
+async def test_a_client_of_a_plain_port_has_an_address_too(lane: str, tmp_path: Path) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    bookie = await Bookie.start(bookie_config(tmp_path, uri), store, init_cluster=True)
+    transport = LaneTransport(Caller(lanes=(lane,)))
+    transport.update_bookies(list(store.writable_bookies().values()))
+    try:
+        await transport.link(bookie.bookie_id).bookie_info(deadline_s=5)
+        (found,) = _principals(bookie)
+        assert (found.identity, found.host) == (None, _host(lane))
+    finally:
+        await transport.close()
+        await bookie.stop()
 
 
 def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:

@@ -75,26 +75,21 @@ def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
 
 
 @on_each
-def test_a_client_with_tls_never_falls_back(lane: str, tmp_path: Path) -> None:
+async def test_a_client_with_tls_never_falls_back(lane: str, tmp_path: Path) -> None:
     """The bookie has no TLS; whatever it says, nothing is sent in plain."""
     authority = Authority(tmp_path / "pki")
 
-    async def run() -> None:
-        async with asyncio.timeout(20), open_lane(lane, tmp_path) as plain:
-            there = plain.transport
-            assert isinstance(there, LaneTransport)
-            info = (
-                legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._whereabouts.get(plain.bookie_id)
-            )
-            transport = LaneTransport(Caller(lanes=(lane,), tls=authority.issue("client").tls(), connect_timeout_s=3))
-            transport.update_bookies([info])
-            try:
-                with pytest.raises(TlsError, match="TLS"):
-                    await transport.link(plain.bookie_id).bookie_info(deadline_s=5)
-            finally:
-                await transport.close()
-
-    asyncio.run(run())
+    async with asyncio.timeout(20), open_lane(lane, tmp_path) as plain:
+        there = plain.transport
+        assert isinstance(there, LaneTransport)
+        info = legacy_service_info(plain.bookie_id) if lane == BOOKIE_RPC else there._whereabouts.get(plain.bookie_id)
+        transport = LaneTransport(Caller(lanes=(lane,), tls=authority.issue("client").tls(), connect_timeout_s=3))
+        transport.update_bookies([info])
+        try:
+            with pytest.raises(TlsError, match="TLS"):
+                await transport.link(plain.bookie_id).bookie_info(deadline_s=5)
+        finally:
+            await transport.close()
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -291,16 +291,13 @@ def test_stream_that_ends_gives_back_the_room_of_its_answers() -> None:
     in_loop(story)
 
 
-def test_a_stream_that_ends_takes_its_deadlines_along() -> None:
-    async def story() -> None:
-        stream = opened(ControlStream)
-        asked = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
-        stream.receive(asked.SerializeToString())
-        stream.end()
-        await asyncio.sleep(0.05)
-        assert [type(event) for event in stream.engine.heard] == [ev.ReadLacRequested]
-
-    asyncio.run(story())
+async def test_a_stream_that_ends_takes_its_deadlines_along() -> None:
+    stream = opened(ControlStream)
+    asked = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
+    stream.receive(asked.SerializeToString())
+    stream.end()
+    await asyncio.sleep(0.05)
+    assert [type(event) for event in stream.engine.heard] == [ev.ReadLacRequested]
 
 
 def test_a_cancelled_read_gives_back_its_turn() -> None:

@@ -354,23 +354,20 @@ def test_a_bookie_without_files_for_a_connection_accepts_it_later(
     with_bookie(tmp_path, story)
 
 
-def test_a_bookie_that_stops_answers_what_it_took_and_ends_the_streams(tmp_path: Path) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
-        async with direct(bookie, "Add") as client, direct(bookie, "Add", b"bkd"):
-            await greet(client, bookie)
-            client.send(*attached(7, frame(7, 0, [b"x"], session=1)))
-            while not (said := (await client.answer())[1]).sessions:
-                pass
-            assert list(said.frames) == [1]
-            async with asyncio.timeout(10):
-                await bookie.stop()
-            assert await client.is_over(5)
-        assert bookie._engine is not None
-        assert not bookie._engine._streams
-
-    asyncio.run(run())
+async def test_a_bookie_that_stops_answers_what_it_took_and_ends_the_streams(tmp_path: Path) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
+    async with direct(bookie, "Add") as client, direct(bookie, "Add", b"bkd"):
+        await greet(client, bookie)
+        client.send(*attached(7, frame(7, 0, [b"x"], session=1)))
+        while not (said := (await client.answer())[1]).sessions:
+            pass
+        assert list(said.frames) == [1]
+        async with asyncio.timeout(10):
+            await bookie.stop()
+        assert await client.is_over(5)
+    assert bookie._engine is not None
+    assert not bookie._engine._streams
 
 
 def test_an_exception_ends_its_stream_alone_and_is_in_the_log(
