@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ENDS = {
     "closed": "its last ledger is closed",
-    "lac": "what bookies confirm; one message more may be waiting (--admin-url)",
+    "lac": "what bookies know; later messages may be waiting (--admin-url)",
     "broker": "as the broker says",
     "terminated": "the topic was terminated there",
 }
@@ -76,8 +76,8 @@ _BROKER: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = 
         default="",
         show_default=False,
         metavar="URL",
-        help="Admin port of a broker (http://host:8080), to ask for the last message. Without it the last message of "
-        "an idle topic may be missing.",
+        help="Admin port of a broker (http://host:8080), to ask for the last messages. Without it the last ones of an "
+        "idle topic may be missing.",
     ),
 )
 

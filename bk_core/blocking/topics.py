@@ -169,7 +169,7 @@ class Topic(BlockHandle[topic.Topic]):
         are read from their begin.
 
         Ends when the topic was terminated and everything was read; else it has no end. With an admin URL the last
-        message of an idle topic comes within a second; without one it waits for the message behind it. Raises as
+        messages of an idle topic come within a second; without one they wait for a later message. Raises as
         :meth:`to_arrow`; NoSuchTopicError once the topic is deleted.
         """
         return BlockingIterator(

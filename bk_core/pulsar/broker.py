@@ -98,7 +98,7 @@ def _refused(topic: TopicName, url: str, status: int) -> Exception:
         return PermissionDeniedError(
             f"the broker does not tell this client about topic {topic}",
             value=f"{url}: HTTP {status}",
-            remedy="give a token that may read its statistics, or no address: then the last message may be missing",
+            remedy="give a token that may read its statistics, or no address: then the last messages may be missing",
         )
     return _unavailable(topic, f"{url}: HTTP {status}")
 
@@ -107,6 +107,6 @@ def _unavailable(topic: TopicName, why: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(
         f"no broker says where topic {topic} ends",
         value=why,
-        remedy="check its admin address, or give none: then the last message of an idle topic may be missing",
+        remedy="check its admin address, or give none: then the last messages of an idle topic may be missing",
         outcome=Outcome.NOT_APPLIED,
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topic of Apache Pulsar, read from the ledgers that hold it, without a broker.
 
-Nothing is written, and no writer is disturbed: ledgers are opened without recovery. Bookies know the LAC of an idle
-topic one entry late, so its last message is seen only if a broker is asked for the end (``admin_url``), or once the
-topic's ledger is closed. Decision record 0075 tells what is read, and from where.
+Nothing is written, and no writer is disturbed: ledgers are opened without recovery. What bookies know of an idle
+topic's LAC lags by the adds that were in flight last, so its last messages are seen only if a broker is asked for the
+end (``admin_url``), or once the topic's ledger is closed. Decision record 0075 tells what is read, and from where.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class Topic:
         are read from their begin.
 
         Ends when the topic was terminated and everything was read; else it has no end. With an admin URL the last
-        message of an idle topic comes within a second; without one it waits for the message behind it. Raises as
+        messages of an idle topic come within a second; without one they wait for a later message. Raises as
         :meth:`to_arrow`; NoSuchTopicError once the topic is deleted.
         """
         wanted = _Wanted(None if start == LATEST else start, None, after, None, False)

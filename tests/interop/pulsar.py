@@ -128,22 +128,24 @@ class Broker:
         except (OSError, urllib.error.HTTPError):
             return False
 
-    def admin(self, method: str, path: str) -> str:
-        """A request to the broker's admin port."""
-        request = urllib.request.Request(f"{self._web_url}/admin/v2/{path}", method=method)
+    def admin(self, method: str, path: str, body: bytes | None = None) -> str:
+        """A request to the broker's admin port; ``body`` is JSON."""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        request = urllib.request.Request(f"{self._web_url}/admin/v2/{path}", body, headers, method=method)
         with urllib.request.urlopen(request, timeout=60) as answer:
             text: bytes = answer.read()
         return text.decode()
 
 
-def install_client(path: Path) -> tuple[Path, str]:
-    """A venv with Pulsar's client; returns its Python, and the client's version."""
+def install_client(path: Path, wanted: str = CLIENT) -> tuple[Path, str]:
+    """A venv with Pulsar's client, and the extras that ``wanted`` names; returns its Python, and the client's
+    version."""
     venv.create(path, with_pip=True)
     python = path / "bin" / "python"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", CLIENT]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
     done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     if done.returncode:
-        raise KitError(f"pip could not install {CLIENT}", value=done.stdout + done.stderr)
+        raise KitError(f"pip could not install {wanted}", value=done.stdout + done.stderr)
     say = f"from importlib.metadata import version; print(version({CLIENT!r}))"
     said = subprocess.run([str(python), "-c", say], capture_output=True, text=True, timeout=60, check=True)
     return python, said.stdout.strip()

@@ -3,6 +3,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.BatcherBuilder;
@@ -38,6 +39,8 @@ final class TopicCalls implements Lines.Program {
                 return transact(arguments);
             case "odd":
                 return odd(arguments);
+            case "chunked":
+                return chunked(arguments);
             case "read":
                 return read(arguments);
             default:
@@ -110,6 +113,29 @@ final class TopicCalls implements Lines.Program {
                 message.sendAsync();
             }
             producer.flush();
+        }
+        return Lines.answer();
+    }
+
+    /** Messages of up to 2000 bytes in chunks of 300, from two producers, so that chunks of several messages mix. */
+    private Map<String, Object> chunked(Lines.Arguments arguments) throws Exception {
+        List<CompletableFuture<MessageId>> sent = new ArrayList<>();
+        List<Producer<byte[]>> producers = new ArrayList<>();
+        for (int n = 0; n < 2; n++) {
+            producers.add(client.newProducer(Schema.BYTES).topic(arguments.text("topic")).producerName("chunker " + n)
+                    .enableBatching(false).enableChunking(true).chunkMaxMessageSize(300)
+                    .compressionType(n == 0 ? CompressionType.NONE : CompressionType.ZSTD)
+                    .sendTimeout(0, TimeUnit.SECONDS).create());
+        }
+        Random dice = new Random(7);
+        for (int k = 0; k < arguments.small("count"); k++) {
+            byte[] value = new byte[dice.nextInt(2000)];
+            dice.nextBytes(value);
+            sent.add(producers.get(k % 2).newMessage().key("k" + k).value(value).sendAsync());
+        }
+        CompletableFuture.allOf(sent.toArray(new CompletableFuture<?>[0])).get(WAIT_S, TimeUnit.SECONDS);
+        for (Producer<byte[]> producer : producers) {
+            producer.close();
         }
         return Lines.answer();
     }
