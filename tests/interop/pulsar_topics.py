@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -37,11 +36,14 @@ from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import JavaProgram, Program
 from tests.interop.pulsar import BROKER, Broker, Client, install_client
 from tests.interop.steps import Steps, parser, run
+from tests.kit.pulsar_rows import base64_of, rows_of
 
 TOPICS = "persistent://public/default/"
 CLIENT = "pulsar-client[avro]"
 WITHIN_S = 120.0
-GOLDEN_ENTRIES = 30
+GOLDEN_ENTRIES, GOLDEN_BATCHES = 20, 2
+"""How many entries of a topic are kept; of a topic of large batches."""
+LARGE_BATCHES = ("none", "lz4", "zlib", "zstd", "snappy", "keyed", "avro", "json")
 SETTINGS = {
     "transactionCoordinatorEnabled": "true",
     "systemTopicEnabled": "true",
@@ -62,32 +64,6 @@ def broker_settings() -> str:
     """The configuration of the other trial, with transactions, small ledgers and heads of the broker."""
     lines = [line for line in BROKER.splitlines() if line.partition("=")[0] not in SETTINGS]
     return "\n".join([*lines, *(f"{name}={value}" for name, value in SETTINGS.items())]) + "\n"
-
-
-def base64_of(value: bytes | None) -> str | None:
-    return None if value is None else base64.b64encode(value).decode()
-
-
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Our rows, in the form of the answers of Pulsar's Java client."""
-    for name in ("__publishTime", "__eventTime"):
-        at = table.schema.get_field_index(name)
-        table = table.set_column(at, name, table[name].cast(pa.int64()))
-    return [
-        {
-            "id": base64_of(row["__messageId"]),
-            "value": base64_of(row["value"]),
-            "key": base64_of(row["__key"]),
-            "ordering_key": base64_of(row["__orderingKey"]),
-            "topic": row["__topic"],
-            "publish_time": row["__publishTime"],
-            "event_time": row["__eventTime"] or 0,
-            "properties": dict(row["__messageProperties"]),
-            "producer": row["__producer"],
-            "sequence_id": row["__sequenceId"],
-        }
-        for row in table.to_pylist()
-    ]
 
 
 def as_python_says(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -144,7 +120,7 @@ class World:
         with self.topic(name) as topic:
             (plan,) = topic.plan()
         first = plan.ranges[0]
-        last = min(first.last, GOLDEN_ENTRIES - 1)
+        last = min(first.last, (GOLDEN_BATCHES if kind in LARGE_BATCHES else GOLDEN_ENTRIES) - 1)
         with self.bookkeeper.open_ledger(first.ledger_id, recover=False) as reader:
             batches = reader.read(0, last, unconfirmed=not reader.is_closed)  # the broker has confirmed them
             entries = [each for batch in batches for each in batch.to_list()]
