@@ -14,6 +14,7 @@ from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, partition
 from bk_core.pulsar.model.schemas import SchemaVersion, schema_versions
 from bk_core.pulsar.model.topic_name import TopicName
 
+SNAPSHOTS = "__transaction_buffer_snapshot"
 NEAR_TOPICS = 3
 NAMESPACES_SHOWN = 20
 
@@ -63,6 +64,16 @@ class PulsarNodes:
         path = self._root + topic.schema_path
         found = self._store.read_foreign_node(path)
         return () if found is None else schema_versions(path, found.value)
+
+    def may_have_transactions(self, topic: TopicName) -> bool:
+        """Whether messages of a topic can belong to transactions: before the first one a broker makes a topic of its
+        own in the namespace, for snapshots of their states."""
+        for local in (SNAPSHOTS, f"{SNAPSHOTS}_segments"):
+            name = TopicName(topic.tenant, topic.namespace, local)
+            for path in (name.managed_ledger_path, name.partitions_path, name.of_partition(0).managed_ledger_path):
+                if self._store.read_foreign_node(self._root + path) is not None:
+                    return True
+        return False
 
     # --- lists -------------------------------------------------------------------------------------------------------
 

@@ -12,20 +12,19 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
-
-import numpy as np
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
-from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messages
-from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
-from bk_core.pulsar.messages.rows import record_batch
+from bk_core.pulsar.messages.decoder import DecodeOptions
+from bk_core.pulsar.messages.heads import Heads, read_heads
+from bk_core.pulsar.messages.row_maker import RowMaker, without
 from bk_core.pulsar.messages.scan import Mask
-from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds, TopicRange, clipped
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import Transactions, TxnId
@@ -98,7 +97,7 @@ class PartitionReading:
     def __init__(self, topic: TopicName, reads: LedgerReads, options: ReadOptions) -> None:
         self.topic = topic
         self._reads, self._options = reads, options
-        self._decoder = MessageDecoder(str(topic), options.decode)
+        self._maker = RowMaker(topic, options.schema, options.decode)
         self._transactions: Transactions | None = None
         self._known_to = EntryPosition(-1, -1)
         self.position: EntryPosition | None = None
@@ -117,14 +116,13 @@ class PartitionReading:
             restart = None
             async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
                 async for piece, batch in batches:
-                    heads = await asyncio.to_thread(read_heads_of, piece, batch, self._options.decode)
+                    heads = await asyncio.to_thread(partial(self._maker.heads, batch, compacted=piece.is_compacted))
                     if self._must_look(piece, heads):
                         restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
                         break
                     keep = self._committed(heads)
-                    for found in await asyncio.to_thread(self._made, heads, keep, bounds):
-                        if found.num_rows:
-                            yield found
+                    for found in await asyncio.to_thread(self._maker.rows, heads, bounds, keep):
+                        yield found
                     self._report()
                     if not piece.is_compacted:
                         self.position = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
@@ -138,6 +136,15 @@ class PartitionReading:
             return False
         last = heads.position(len(heads) - 1)
         return last > self._known_to and bool((heads.in_transaction & ~heads.is_marker).any())
+
+    async def decide(
+        self, ranges: Ranges, beyond: Callable[[], Awaitable[Ranges]] | None = None
+    ) -> tuple[list[TopicRange], frozenset[TxnId]]:
+        """Read the heads of all entries of the ranges, for readers that cannot look for outcomes themselves. Returns
+        the ranges up to the first message of an undecided transaction, and the transactions that were aborted."""
+        left = await self._decided(ranges, beyond)
+        assert self._transactions is not None
+        return left, frozenset(self._transactions.aborted)
 
     async def _decided(self, ranges: Ranges, beyond: Callable[[], Awaitable[Ranges]] | None) -> list[TopicRange]:
         """Look for the outcomes of transactions in the entries that were not looked at; returns the ranges up to the
@@ -160,61 +167,10 @@ class PartitionReading:
             return None
         return without(heads, transactions.aborted)
 
-    def _made(self, heads: Heads, keep: Mask | None, bounds: Bounds) -> list[pa.RecordBatch]:
-        found = list[Messages]()
-        for part in self._decoder.messages(heads, keep):
-            found.append(within(part, bounds))
-        partition = self.topic.partition
-        return [record_batch(each, self._options.schema, str(self.topic), partition) for each in found]
-
     def _report(self) -> None:
         """Log what was left out."""
-        for error in self._decoder.reports:
+        for error in self._maker.take_reports():
             logger.warning("%s: left out", error)
-        self._decoder.reports.clear()
-
-
-def read_heads_of(piece: TopicRange, batch: EntryBatch, options: DecodeOptions) -> Heads:
-    """The heads of a batch of a range."""
-    return read_heads(batch, compacted=piece.is_compacted, check=options.check_checksums)
-
-
-def without(heads: Heads, aborted: Iterable[TxnId]) -> Mask:
-    """The rows that do not belong to one of these transactions."""
-    keep = np.ones(len(heads), dtype=np.bool_)
-    left_out = frozenset(aborted)
-    for row in np.flatnonzero(heads.in_transaction).tolist():
-        keep[row] = heads.txn(row) not in left_out
-    return keep
-
-
-def within(found: Messages, bounds: Bounds) -> Messages:
-    """The messages that are within the bounds."""
-    columns, heads = found.columns, found.heads
-    keep = np.ones(len(columns), dtype=np.bool_)
-    ledger, entry, index = heads.ledger_ids[columns.entry], heads.entry_ids[columns.entry], columns.batch_index
-
-    def place(at: MessageId) -> tuple[Mask, Mask]:
-        """Which messages come before a message id, and which are meant by it."""
-        before = (ledger < at.ledger_id) | ((ledger == at.ledger_id) & (entry < at.entry_id))
-        same = (ledger == at.ledger_id) & (entry == at.entry_id)
-        if at.batch_index >= 0:
-            before, same = (
-                before | (same & (index >= 0) & (index < at.batch_index)),
-                same & ((index < 0) | (index == at.batch_index)),
-            )
-        return before, same
-
-    if bounds.start is not None:
-        before, same = place(bounds.start)
-        keep &= ~before & ~(same if bounds.is_after else np.zeros_like(same))
-    if bounds.end is not None:
-        keep &= place(bounds.end)[0]
-    if bounds.published_from_ms is not None:
-        keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] >= bounds.published_from_ms
-    if keep.all():
-        return found
-    return Messages(heads, found.data, columns.take(np.flatnonzero(keep)), found.first_chunks)
 
 
 def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:

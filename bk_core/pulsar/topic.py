@@ -9,7 +9,7 @@ end (``admin_url``), or once the topic's ledger is closed. Decision record 0075 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,9 +25,10 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.model.plan import Bounds, PartitionPlan
+from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_schema
 from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
 from bk_core.pulsar.planning import PASSWORD, PartitionPlanner, TopicEnd
 
@@ -273,22 +274,29 @@ class Topic:
         *,
         after: Positions | None = None,
         compacted: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """What a read would read, by partition, in order: for readers that have no metadata store. Transactions are not
-        looked for (``decided`` is False)."""
+        """What a read would read, by partition, in order, for readers that have no metadata store.
+
+        For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
+        then end before the first undecided one, and the plan names the aborted ones.
+        """
         wanted = _Wanted(start, end, after, None, compacted)
         nodes = await self._fresh_nodes()
+        looks = isolation == "read_committed" and await asyncio.to_thread(nodes.may_have_transactions, self._topic)
         plans = list[PartitionPlan]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
-            bounds = wanted.of(topic, self._topic)
-            planner = self._planner(nodes, topic)
+            bounds, planner = wanted.of(topic, self._topic), self._planner(nodes, topic)
             try:
-                ranges = await planner.ranges(bounds, compacted=compacted)
+                ranges, aborted = await planner.ranges(bounds, compacted=compacted), frozenset[TxnId]()
+                if looks:
+                    reading = self._reading(topic, self._options(None, isolation, "skip", "raw"))
+                    ranges, aborted = await reading.decide(ranges, _beyond(planner, bounds))
             finally:
                 await planner.close()
             last = planner.end.last
             stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
-            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds))
+            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks))
         return plans
 
     async def close(self) -> None:
@@ -336,10 +344,8 @@ class Topic:
             planner = self._planner(nodes, topic)
             try:
                 ranges = await planner.ranges(bounds, compacted=wanted.compacted)
-                beyond = None
-                if bounds.end is not None:
-                    beyond = partial(planner.ranges, Bounds(start=bounds.end))
-                async with aclosing(self._reading(topic, options).rows(ranges, bounds, beyond)) as batches:
+                rows = self._reading(topic, options).rows(ranges, bounds, _beyond(planner, bounds))
+                async with aclosing(rows) as batches:
                     async for batch in batches:
                         yield batch
             finally:
@@ -446,6 +452,11 @@ class _Following:
         if self.reading.position is None and self.bounds.start is not None and position <= self.bounds.start.entry:
             return  # nothing was read yet: the start may be within a batch
         self.bounds = replace(self.bounds, start=MessageId(*position), is_after=False)
+
+
+def _beyond(planner: PartitionPlanner, bounds: Bounds) -> Callable[[], Awaitable[list[TopicRange]]] | None:
+    """What the topic has behind the end of a read that does not go to the topic's own end."""
+    return None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
 
 
 async def _wait_any(planners: Sequence[PartitionPlanner]) -> None:

@@ -168,6 +168,20 @@ class MessageDecoder:
         for part in _parts(found, np.flatnonzero(wanted)):
             yield self._part(found, part)
 
+    def continued(self, found: Heads) -> Mask:
+        """The rows that go on with messages that have begun. A message that is begun anew here is forgotten: it belongs
+        to whoever reads these entries."""
+        wanted = np.zeros(len(found), dtype=np.bool_)
+        numbers = found.metadata.number(heads.CHUNK)
+        for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
+            uuid = _bytes(found, heads.UUID, row)
+            if self._chunks.has_begun(uuid):
+                if numbers[row] == 0:
+                    self._chunks.forget(uuid)
+                else:
+                    wanted[row] = True
+        return wanted
+
     def _check_markers(self, found: Heads, wanted: Mask) -> None:
         kinds = found.metadata.number(heads.MARKER)
         unknown = found.is_marker & wanted & ~np.isin(kinds, list(MARKERS))

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan is read in pieces, each by a reader of its own that has no metadata store: together they give what one read
+gives, wherever the pieces are cut."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bk_core.client.detached import DetachedReader
+from bk_core.errors import UnsupportedTopicError
+from bk_core.model import BookieServiceInfo
+from bk_core.pulsar.messages.row_maker import RowMaker, committed
+from bk_core.pulsar.messages.rows import schema_of
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import PartitionPlan, TopicRange
+from bk_core.pulsar.nodes import SNAPSHOTS
+from tests.kit import pulsar_entries as kit
+from tests.kit.memory_cluster import run
+from tests.kit.pulsar_world import PulsarWorld, pulsar_world
+from tests.pulsar.test_rows import chunk
+from tests.pulsar.test_topic import NAME, marker, txn
+
+SCHEMA = schema_of(["__messageId", "value"])
+Row = tuple[MessageId, bytes]
+
+
+async def fill(world: PulsarWorld) -> None:
+    """Chunks of several messages across ledgers, one of them begun again, beside transactions and batches."""
+    await world.ledger(
+        NAME,
+        [
+            kit.entry(b"plain"),
+            chunk(0, b"a", count=3, total=3),
+            txn(b"committed", 1),
+            chunk(0, b"x", count=2, total=2, uuid=b"v"),
+            chunk(1, b"b", count=3, total=3),
+            kit.batch_entry([kit.single(b"b%d" % n) for n in range(3)]),
+        ],
+    )
+    await world.ledger(
+        NAME,
+        [
+            txn(b"aborted", 2),
+            chunk(0, b"y", count=2, total=2, uuid=b"v"),
+            marker(21, 1),
+            chunk(2, b"c", count=3, total=3),
+            chunk(1, b"z", count=2, total=2, uuid=b"v"),
+            marker(22, 2),
+            txn(b"open", 3),
+            kit.entry(b"behind"),
+        ],
+    )
+    world.set(kit_path(), b"")
+
+
+def kit_path() -> str:
+    return f"/managed-ledgers/public/default/persistent/{SNAPSHOTS}"
+
+
+async def read_piece(world: PulsarWorld, plan: PartitionPlan, pieces: Sequence[TopicRange], number: int) -> list[Row]:
+    """What a task does: its own piece, then what follows until the messages that began in it are whole."""
+    maker, found = RowMaker(plan.topic, SCHEMA), list[Any]()
+    for at, piece in enumerate(pieces[number:]):
+        if at > 0 and not maker.pending_chunks:
+            break
+        reader = await world.bookkeeper.open_ledger(piece.ledger_id, recover=False)
+        async with reader:
+            async for batch in reader.read(piece.first, piece.last):
+                heads = maker.heads(batch)
+                if at == 0:
+                    keep = committed(heads, plan.aborted, decided=plan.decided)
+                    found += maker.rows(heads, plan.bounds, keep)
+                else:
+                    found += maker.rest(heads, plan.bounds)
+    return [(MessageId.deserialize(row["__messageId"]), row["value"]) for batch in found for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_pieces_together_give_what_one_read_gives(size: int) -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            await fill(world)
+            table = await world.topic(NAME).to_arrow(columns=SCHEMA.names)
+            whole = [(MessageId.deserialize(row["__messageId"]), row["value"]) for row in table.to_pylist()]
+            assert [value for _, value in whole] == [b"plain", b"committed", b"b0", b"b1", b"b2", b"abc", b"yz"]
+            (plan,) = pickle.loads(pickle.dumps(await world.topic(NAME).plan()))
+            assert plan.decided
+            assert len(plan.aborted) == 1
+            pieces = [
+                each.part(first, min(first + size - 1, each.last))
+                for each in plan.ranges
+                for first in range(each.first, each.last + 1, size)
+            ]
+            found = [row for number in range(len(pieces)) for row in await read_piece(world, plan, pieces, number)]
+            assert sorted(found, key=str) == sorted(whole, key=str)
+
+    run(work())
+
+
+def test_plan_without_outcomes_refuses_messages_of_transactions() -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            await fill(world)
+            world.cluster.store.tree.delete(kit_path())
+            (plan,) = await world.topic(NAME).plan()
+            assert not plan.decided
+            assert plan.ranges[-1].last == 7
+            with pytest.raises(UnsupportedTopicError, match="outcomes of transactions"):
+                await read_piece(world, plan, plan.ranges, 0)
+
+    run(work())
+
+
+def test_plan_is_read_by_a_reader_without_a_metadata_store() -> None:
+    """The metadata in the plan are enough, and an address of each bookie."""
+
+    async def work() -> None:
+        async with pulsar_world() as world:
+            ledger = await world.ledger(NAME, [kit.entry(b"a"), kit.entry(b"b")])
+            (plan,) = await world.topic(NAME).plan(EntryPosition(ledger.ledger_id, 1))
+            (piece,) = plan.ranges
+            infos = {name: BookieServiceInfo(name) for name in world.cluster.names}
+            async with DetachedReader(infos, instance_id=world.bookkeeper.instance_id) as reader:
+                reader._transport = world.cluster.network.transport()
+                async for batch in reader.read(piece.ledger_id, piece.metadata, piece.first, piece.last):
+                    (rows,) = RowMaker(plan.topic, SCHEMA).rows(RowMaker(plan.topic, SCHEMA).heads(batch), plan.bounds)
+                    assert rows.column("value").to_pylist() == [b"b"]
+
+    run(work())
