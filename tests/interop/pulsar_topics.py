@@ -134,8 +134,8 @@ def _is_up_to(message_id: str, ledger_id: int, last: int) -> bool:
     return found.ledger_id == ledger_id and found.entry_id <= last
 
 
-def python_kinds(steps: Steps, world: World) -> None:
-    for kind in PYTHON_KINDS:
+def python_kinds(steps: Steps, world: World, kinds: Sequence[str] = PYTHON_KINDS) -> None:
+    for kind in kinds:
         with steps.step(f"{kind}, as the Python client reads it", go_on=True) as step:
             name = TOPICS + kind.replace(" ", "-")
             world.produce(name, kind)

@@ -170,7 +170,7 @@ class MessageDecoder:
 
     def continued(self, found: Heads) -> Mask:
         """The rows that go on with messages that have begun. A message that is begun anew here is forgotten: it belongs
-        to whoever reads these entries."""
+        to the range of these entries."""
         wanted = np.zeros(len(found), dtype=np.bool_)
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
