@@ -184,10 +184,14 @@ class Topic(BlockHandle[topic.Topic]):
         *,
         after: Positions | None = None,
         compacted: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """What a read would read, by partition, in order: for readers that have no metadata store. Transactions are not
-        looked for (``decided`` is False)."""
-        return self._thread.call(self._inner.plan(start, end, after=after, compacted=compacted))
+        """What a read would read, by partition, in order, for readers that have no metadata store.
+
+        For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
+        then end before the first undecided one, and the plan names the aborted ones.
+        """
+        return self._thread.call(self._inner.plan(start, end, after=after, compacted=compacted, isolation=isolation))
 
     def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""

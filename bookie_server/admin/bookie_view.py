@@ -110,7 +110,8 @@ class BookieView:
         return self.availability.why_read_only if self.availability is not None else ""
 
     def why_full(self) -> str:
-        """Return why the bookie is read-only for lack of space, without an order; empty if it is not."""
+        """Return why the bookie has no space for new entries; empty if it has. An order to be read-only does not
+        count."""
         return self.availability.why_full if self.availability is not None else ""
 
     def serves(self) -> bool:
