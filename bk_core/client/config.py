@@ -161,7 +161,9 @@ class ClientConfig:
         lanes = tuple(lane.strip() for lane in self.lanes.split(","))
         if len(set(lanes)) < len(lanes) or not set(lanes) <= set(LANES):
             raise InvalidArgumentError(
-                "lanes names each lane at most once", value=f"lanes={self.lanes}", remedy=f"of {', '.join(LANES)}"
+                "lanes must name known lanes, and each lane at most once",
+                value=f"lanes={self.lanes}",
+                remedy=f"of {', '.join(LANES)}",
             )
         return lanes
 
@@ -185,7 +187,7 @@ class ClientConfig:
     def _check_security(self) -> None:
         if self.security not in SECURITIES:
             raise InvalidArgumentError(
-                "security says whether bookies must check rights",
+                "security has an unknown value",
                 value=f"security={self.security!r}",
                 remedy=" or ".join(SECURITIES),
             )
@@ -193,14 +195,14 @@ class ClientConfig:
             return
         if not self.tls_certificate_path and not self.token_path:
             raise InvalidArgumentError(
-                f"security={self.security} needs a certificate or a token, by which bookies know this client",
+                f"security={self.security} needs a certificate or a token, by which bookies identify this client",
                 remedy="give tls_ca_path, and tls_certificate_path with tls_key_path, or token_path",
             )
         if self.security == SECURE and self._lanes() == (BOOKIE_RPC,):
             raise InvalidArgumentError(
                 "Apache's wire has no grants, so a client that uses it alone cannot want security=secure",
                 value=f"lanes={self.lanes}",
-                remedy="leave lanes out, or give security=open: its bookies ask for roles all the same",
+                remedy="leave lanes out, or give security=open: bookies that check roles do so in any case",
             )
 
     def tls(self) -> Tls | None:
@@ -212,7 +214,7 @@ class ClientConfig:
     def _tls_paths(self) -> TlsPaths | None:
         if self.tls_endpoint_identification not in ENDPOINT_IDENTIFICATIONS:
             raise InvalidArgumentError(
-                "tls_endpoint_identification says whether a bookie's certificate must have the name of its host",
+                "tls_endpoint_identification has an unknown value",
                 value=f"tls_endpoint_identification={self.tls_endpoint_identification!r}",
                 remedy=" or ".join(ENDPOINT_IDENTIFICATIONS),
             )

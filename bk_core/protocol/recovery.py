@@ -200,7 +200,7 @@ class LedgerRecovery:
             return []
         if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
             what = f"the bookies hold ledger {self.digester.ledger_id} under another password"
-            return self._fail(errors.WrongPasswordError(what, remedy="give the one that it was created with"))
+            return self._fail(errors.WrongPasswordError(what, remedy="give the password that it was created with"))
         if isinstance(event, ev.LacFailed) and event.reason is Reason.PERMISSION_DENIED:
             return self._fail(errors.PermissionDeniedError.told(event.message))
         if query.covered:

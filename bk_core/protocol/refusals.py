@@ -19,7 +19,7 @@ def refusal_error(
     if reason is Reason.UNAUTHORIZED:
         return err.WrongPasswordError(
             f"bookie {bookie} holds ledger {ledger_id} under another password",
-            remedy="another cluster's ledger of the same id, or a damaged record: check the bookie",
+            remedy="check the bookie: it may hold another cluster's ledger of the same id, or a damaged record",
             outcome=err.Outcome.UNKNOWN,
         )
     if reason is Reason.PERMISSION_DENIED:

@@ -79,8 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frames of ended sessions are counted",
         "bk_core/transport/lane/streams.py",
-        "            if session in self._listeners:  # otherwise the session ended meanwhile, and the frame is "
-        "dropped\n",
+        "            if session in self._listeners:  # otherwise the session has ended: the frame is dropped\n",
         "            if looked == MESSAGE_FRAMES_MAX:\n                break\n"
         "            if session in self._listeners:\n",
         ("tests/transport/lane/test_streams.py::test_frames_of_ended_sessions_hold_up_nobody",),

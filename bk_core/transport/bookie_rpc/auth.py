@@ -35,8 +35,8 @@ class Proof:
         return v3.framed(made)
 
     def receive(self, received: Buffer) -> int:
-        """Take what was received; return how many bytes were used. Raises AuthenticationError, and RemoteProtocolError
-        for anything but one answer to AUTH."""
+        """Take received bytes; return how many were used. Raises AuthenticationError, and RemoteProtocolError for
+        anything but one answer to AUTH."""
         replies = self._reader.read(received)
         for item in replies.items:
             if self.done or not isinstance(item, WireAnswer) or item.response.header.operation != pb.AUTH:

@@ -101,7 +101,7 @@ class Batches:
     # --- in ---
 
     def receive(self, received: Buffer) -> int:
-        """Take what was received; return how many bytes were used. Raises as :meth:`Exchange.receive`."""
+        """Take received bytes; return how many were used. Raises as :meth:`Exchange.receive`."""
         replies = self._reader.read(received)
         for answer in replies.items:
             if not isinstance(answer, BatchAnswer):

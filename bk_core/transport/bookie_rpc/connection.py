@@ -187,7 +187,7 @@ class BookieConnection:
             self._flush()
 
     def receive(self, received: memoryview) -> int:
-        """Take what was received; return how many bytes of it were used."""
+        """Take received bytes; return how many were used."""
         self._heard += 1
         try:
             used = self._talk.receive(received) if self._proof is None else self._take_proof(self._proof, received)

@@ -62,9 +62,9 @@ class Exchange:
         return self.adds.next_buffers() if buffers is None else buffers
 
     def receive(self, received: Buffer) -> int:
-        """Take what was received; return how many bytes were used. The caller passes the others again with what
-        follows. Raises RemoteProtocolError if the connection is lost; answers before the fault count. Raises
-        AuthenticationError if the first answer says that the bookie does not let this client in."""
+        """Take received bytes; return how many were used. The caller passes the rest again, with the bytes that follow.
+        Raises RemoteProtocolError if the connection is lost; answers before the fault count. Raises AuthenticationError
+        if the first answer says that the bookie does not let this client in."""
         replies = self._reader.read(received)
         for item in replies.items:
             if not self.let_in:
@@ -76,7 +76,7 @@ class Exchange:
             elif isinstance(item, ReadAnswers):
                 self.reads.take(item)
             elif isinstance(item, BatchAnswer):
-                raise RemoteProtocolError("a batch read is answered that nobody asked")
+                raise RemoteProtocolError("a bookie answers a batch read that was not asked")
             else:
                 self._take(item)
         if replies.fault is not None:

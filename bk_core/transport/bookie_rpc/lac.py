@@ -46,7 +46,7 @@ class WireLacs:
             if status is Status.EOK:
                 told(_evidence(ledger_id, b"", fenced=True))
             else:
-                told(refused(status, f"bookie {self._bookie} could not sync its log behind a fence"))
+                told(refused(status, f"bookie {self._bookie} could not sync its log after a fence"))
 
         def fenced(status: Status, body: bytes, _lac: int) -> None:
             if status in _NOTHING:

@@ -401,7 +401,7 @@ class WireReads:
             if status is Status.EOK:
                 asked.fencing = False
             else:
-                asked.finish(refused(status, "its log could not be forced behind the fence"))
+                asked.finish(refused(status, "its log could not be forced after the fence"))
 
         def fenced(status: Status, body: bytes, _lac: int) -> None:
             if asked.over:

@@ -92,7 +92,9 @@ def cut_from_proto(request: lane_pb2.ReadRequest) -> Cut | None:
         return Cut(head=request.head_bytes) if request.head_bytes else None
     counts, spans = request.range_counts, iter(zip(request.range_offsets, request.range_sizes, strict=False))
     if not sum(counts) == len(request.range_offsets) == len(request.range_sizes):
-        raise RemoteProtocolError("the ranges of a read are columns of one length", value=f"{len(counts)} entries")
+        raise RemoteProtocolError(
+            "the columns with the ranges of a read differ in length", value=f"{len(counts)} entries"
+        )
     ranges = tuple(tuple(islice(spans, count)) for count in counts)
     return Cut(request.head_bytes, request.first_entry_id, ranges)
 

@@ -100,7 +100,9 @@ class LaneStream:
     def receive(self, rest: Buffer, frames: memoryview | None = None) -> None:
         """Take one message from the bookie. Raises TransportError or RemoteProtocolError; both must end the stream."""
         if frames and not self.gets_frames:
-            raise RemoteProtocolError("a bookie sends frames where none belong", value=f"bookie {self.bookie_id}")
+            raise RemoteProtocolError(
+                "a bookie sends frames on a stream that carries none", value=f"bookie {self.bookie_id}"
+            )
         try:
             answer = self.answers.FromString(rest)
         except DecodeError as error:
@@ -219,7 +221,7 @@ class AddStream(LaneStream):
     def take(self, answer: lane_pb2.AddResponse, frames: memoryview | None) -> None:
         listeners = self._listeners
         if len(answer.sessions) != len(answer.frames):
-            raise RemoteProtocolError("acks are two columns of one length", value=f"bookie {self.bookie_id}")
+            raise RemoteProtocolError("the two columns of acks differ in length", value=f"bookie {self.bookie_id}")
         acks = [*zip(answer.sessions, answer.frames, strict=True)]
         said = (*acks, *((end.session, end.frames) for end in answer.ended))
         for session, count in said:  # check all first: a false message is not applied in part
@@ -257,7 +259,7 @@ class AddStream(LaneStream):
         taken: list[Buffer] = []
         size, looked = 0.0, 0
         for session, frame, traceparent in self._frames:
-            if session in self._listeners:  # otherwise the session ended meanwhile, and the frame is dropped
+            if session in self._listeners:  # otherwise the session has ended: the frame is dropped
                 length = len(frame)
                 is_alone = length >= self.alone_bytes
                 if taken and (is_alone or len(taken) == MESSAGE_FRAMES_MAX or size + length > MESSAGE_FRAMES_BYTES):

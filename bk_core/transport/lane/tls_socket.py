@@ -226,7 +226,7 @@ async def exactly(sock: Connected, size: int) -> bytes:
             await ready(sock)
         else:
             if not more:
-                raise ConnectionError("the other end is gone")
+                raise ConnectionError("the other end has closed the connection")
             taken += more
     return taken
 
