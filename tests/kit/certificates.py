@@ -86,7 +86,7 @@ class Authority:
         ends_h: float = 24,
         self_signed: bool = False,
     ) -> Files:
-        """Make a certificate for a server or a client, valid from ``begins_h`` to ``ends_h``, in hours from now."""
+        """Make a certificate for servers and clients, valid from ``begins_h`` to ``ends_h``, in hours from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Example"), x509.NameAttribute(NameOID.COMMON_NAME, name)]
