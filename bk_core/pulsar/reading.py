@@ -12,7 +12,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bk_core.client.bookkeeper import BookKeeper
@@ -20,6 +19,7 @@ from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
+from bk_core.pulsar.gathering import Received, gathered
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.heads import Heads, read_heads
 from bk_core.pulsar.messages.row_maker import RowMaker, without
@@ -79,10 +79,11 @@ class LedgerReads:
                 async for batch in batches:
                     yield batch
 
-    async def read_all(
-        self, ranges: Iterable[TopicRange], bytes_max: int
-    ) -> AsyncGenerator[tuple[TopicRange, EntryBatch], None]:
-        """The entries of all ranges, in order, read ahead."""
+    def read_all(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
+        """The entries of all ranges, in order, read ahead and joined as they come."""
+        return gathered(self._ahead(ranges, bytes_max))
+
+    async def _ahead(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
         pieces = [piece for each in ranges for piece in each.pieces(PIECE_BYTES)]
         async with aclosing(read_ahead(pieces, self.read, bytes_max=bytes_max)) as lists:
             async for found in lists:
@@ -116,12 +117,11 @@ class PartitionReading:
             restart = None
             async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
                 async for piece, batch in batches:
-                    heads = await asyncio.to_thread(partial(self._maker.heads, batch, compacted=piece.is_compacted))
-                    if self._must_look(piece, heads):
+                    made = await asyncio.to_thread(self._made, piece, batch, bounds)
+                    if made is None:
                         restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
                         break
-                    keep = self._committed(heads)
-                    for found in await asyncio.to_thread(self._maker.rows, heads, bounds, keep):
+                    for found in made:
                         yield found
                     self._report()
                     if not piece.is_compacted:
@@ -129,6 +129,13 @@ class PartitionReading:
             if restart is None:
                 return
             left = await self._decided(_from(left, restart), beyond)
+
+    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | None:
+        """The rows of some entries; None if the outcomes of their transactions have to be looked for."""
+        heads = self._maker.heads(batch, compacted=piece.is_compacted)
+        if self._must_look(piece, heads):
+            return None
+        return self._maker.rows(heads, bounds, self._committed(heads))
 
     def _must_look(self, piece: TopicRange, heads: Heads) -> bool:
         """Whether there are messages of transactions whose outcomes were not looked for."""
@@ -154,8 +161,7 @@ class PartitionReading:
         new = _from(known, EntryPosition(self._known_to.ledger_id, self._known_to.entry_id + 1))
         async with aclosing(self._reads.read_all(new, SCAN_AHEAD_BYTES)) as batches:
             async for _, batch in batches:
-                heads = await asyncio.to_thread(read_heads, batch, check=False)
-                await asyncio.to_thread(heads.note, transactions)
+                await asyncio.to_thread(_note, batch, transactions)
                 self._known_to = EntryPosition(batch.ledger_id, batch.last_entry_id)
         undecided = transactions.first_undecided
         return list(ranges) if undecided is None else clipped(list(ranges), undecided)
@@ -171,6 +177,10 @@ class PartitionReading:
         """Log what was left out."""
         for error in self._maker.take_reports():
             logger.warning("%s: left out", error)
+
+
+def _note(batch: EntryBatch, transactions: Transactions) -> None:
+    read_heads(batch, check=False).note(transactions)
 
 
 def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:
