@@ -79,7 +79,9 @@ def test_all_frames_of_a_batch_belong_to_who_appended_it_and_no_entry_has_a_span
 
 @pytest.mark.parametrize("lane", ["direct", "grpc"])
 def test_reads_and_recoveries_are_followed_to_the_bookies(trace: Trace, lane: str) -> None:
-    assert trace.below(trace.one(f"{lane} read"), "bookkeeper.read", "bookkeeper.bookie.read")
+    (read,) = trace.below(trace.one(f"{lane} read"), "bookkeeper.read")
+    assert (read["attributes"]["bookkeeper.first_entry"], read["attributes"]["bookkeeper.last_entry"]) == (0, 3_000)
+    assert trace.below(read, "bookkeeper.bookie.read")
     recovery = trace.below(trace.one(f"{lane} recover"), "bookkeeper.open_ledger", "bookkeeper.recover_ledger")
     (recovered,) = recovery
     fences = trace.below(recovered, "bookkeeper.bookie.fence")

@@ -170,6 +170,7 @@ def test_texts_bytes_truths_and_times_are_compared_as_they_stand(op: str) -> Non
         (pa.binary(), [b"", b"a", b"\xff"], bytearray(b"a")),
         (pa.bool_(), [False, True], True),
         (pa.time64("ns"), [dt.time(1), dt.time(1, 0, 0, 1), dt.time(23, 59)], dt.time(1, 0, 0, 1)),
+        (pa.time64("us"), [dt.time(1, 2, 3), dt.time(1, 2, 4), dt.time(1, 3, 3), dt.time(2, 2, 3)], dt.time(1, 2, 3)),
     ):
         wanted = [value for value in values if OPERATORS[op](value, literal)]
         assert rows_of(kind, [*values, None], op, literal) == wanted

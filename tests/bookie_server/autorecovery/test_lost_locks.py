@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bookie_server.autorecovery.worker import Workers
 from tests.bookie_server.autorecovery.test_autorecovery import a_ledger, check_whole, members, recovering
 from tests.bookie_server.autorecovery.test_drain import NOBODY
 from tests.kit.memory_cluster import memory_cluster
@@ -60,3 +61,24 @@ async def test_a_ledger_that_another_process_repairs_is_left_to_it() -> None:
             cluster.store.unlock_underreplicated(ledger_id)
             await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
         check_whole(cluster, ledger_id)
+
+
+async def test_a_bug_in_one_repair_puts_that_ledger_off_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster(4) as cluster:
+        (bad, ensemble), (good, _) = await a_ledger(cluster), await a_ledger(cluster)
+        cluster.kill(ensemble[0])
+        for ledger_id in (bad, good):
+            missing = [name for name in members(cluster, ledger_id) if name == ensemble[0]]
+            cluster.store.mark_underreplicated(ledger_id, missing or members(cluster, ledger_id)[:1])
+        repair = Workers._repair_locked
+
+        async def broken(self: Workers, ledger_id: int) -> None:
+            if ledger_id == bad:
+                raise AssertionError("a bug")
+            await repair(self, ledger_id)
+
+        monkeypatch.setattr(Workers, "_repair_locked", broken)
+        async with recovering(cluster) as running:
+            await eventually(lambda: "a bug" in running.workers.put_off.get(bad, NOBODY).why, 10)
+            await eventually(lambda: good not in dict(cluster.store.list_underreplicated()), 10)
+            assert bad in dict(cluster.store.list_underreplicated())

@@ -72,6 +72,11 @@ def test_who_is_chosen_and_who_is_left_out(found: list[Finding], weight: Weight,
     assert all(each.remedy for each in found if each.weight is Weight.PROBLEM)
 
 
+def test_a_bookie_that_is_left_out_comes_with_what_to_do() -> None:
+    [away] = [each for each in explained(writable("abcd") | {"e": "away"}) if each.what.startswith("left out: e ")]
+    assert away.remedy == "start them, or remove their cookies if they are gone for good"
+
+
 def a_ledger(*fragments: tuple[int, str]) -> LedgerMetadata:
     return LedgerMetadata(
         ensemble_size=3,

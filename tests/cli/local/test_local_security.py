@@ -13,6 +13,8 @@ import pytest
 from bk_cli.local import local_security
 from bk_cli.local.local_security import ADMIN, BOOKIE, CLIENT, ZOOKEEPER, LocalSecurity
 from bk_core.access.tls import Tls, TlsPaths
+from bk_spark.options.options import Use, parse_options
+from bk_spark.workers.clients import client_config
 
 WHO = (ADMIN, CLIENT, BOOKIE, ZOOKEEPER)
 
@@ -96,3 +98,11 @@ def test_the_settings_of_each_are_files_that_fit_together(tmp_path: Path) -> Non
         )
         Tls(paths).client()
     assert timedelta(days=local_security.RENEW_DAYS) < timedelta(days=local_security.CERTIFICATE_DAYS) / 2
+
+
+def test_options_of_spark_are_the_settings_of_a_client_by_the_names_that_the_source_knows(tmp_path: Path) -> None:
+    security = prepared(tmp_path)
+    given = {"metadataserviceuri": "zk://h/ledgers", "path": "x", **security.spark_options()}
+    config = client_config(parse_options(given, Use.READ))
+    assert config.tls_certificate_path == str(security.certificate(CLIENT))
+    assert (config.tls_zookeeper, config.security) == (True, "secure")

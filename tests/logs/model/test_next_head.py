@@ -24,6 +24,7 @@ from bk_core.logs.model.next_head import (
     add_open_extent,
     already_published,
     publish,
+    replace_extents,
     seal,
 )
 from bk_core.logs.model.paging import Change, merge_candidates
@@ -107,6 +108,15 @@ def test_a_condemned_ledger_is_neither_published_nor_opened() -> None:
         publish(head, [new(4, 1), new(5, 1)], job("a"), now_ms=9, nonce=NONCE)
     with pytest.raises(PublishConflictError, match="condemned"):
         add(head, 5)
+
+
+@pytest.mark.rule("N6")
+def test_a_condemned_ledger_is_not_listed_in_place_of_what_it_has_compacted() -> None:
+    head = publish(EMPTY, [new(4, 5), new(5, 5)], job("a"), now_ms=9, nonce=NONCE).head
+    with pytest.raises(PublishConflictError, match="condemned"):
+        replace_extents(replace(head, condemned=(6,)), head.tail, new(6, 10), nonce=NONCE)
+    listed = replace_extents(head, head.tail, new(6, 10), nonce=NONCE).head
+    assert [(extent.ledger_id, extent.base_offset, extent.entry_count) for extent in listed.tail] == [(6, 0, 10)]
 
 
 def test_entries_stand_in_a_log_once() -> None:
