@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bk_core.errors import MetadataCorruptError
+from bk_core.observe.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class UnreadableNodes:
         self._nodes: dict[str, UnreadableNode] = {}
         self._met: dict[str, int] = {}  # path → the number of the last meeting; the numbers grow
         self._meetings = 0
-        self._logged: dict[str, float] = {}  # path → time of its line; bounded like the nodes
+        self._throttle = LogThrottle(LOG_AGAIN_S, clock, NODES_MAX)  # by path
         self._lines: list[float] = []  # the times of the last lines
 
     def nodes(self) -> tuple[UnreadableNode, ...]:
@@ -152,8 +153,9 @@ class UnreadableNodes:
         """Forget a node that can be read, or is gone."""
         if path in self._nodes:  # without the lock: nearly always there is no such node
             with self._lock:
-                for each in (self._nodes, self._met, self._logged):
-                    each.pop(path, None)
+                self._nodes.pop(path, None)
+                self._met.pop(path, None)
+                self._throttle.forget(path)
 
     def _node(self, kind: NodeKind, path: str, error: MetadataCorruptError) -> UnreadableNode:
         why = f"{error.what}{f': {error.value}' if error.value else ''}"
@@ -176,13 +178,11 @@ class UnreadableNodes:
     def _line(self, node: UnreadableNode) -> str:
         """Return the line for the log, or an empty text if the log has had enough lines. The lock is held."""
         now = self._clock()
-        if now - self._logged.get(node.path, float("-inf")) < LOG_AGAIN_S:
-            return ""
         self._lines = [at for at in self._lines if now - at < LINES_S]
-        if len(self._lines) > LINES_MAX:
-            return ""  # the node is logged when it is met later
+        if len(self._lines) > LINES_MAX or not self._throttle.allows(node.path):
+            return ""
         self._lines.append(now)
         if len(self._lines) > LINES_MAX:
+            self._throttle.forget(node.path)  # it is logged when it is met later
             return "more nodes of the metadata store cannot be read: bk doctor names them"
-        self._logged[node.path] = now
         return f"{node}; {node.remedy}" if node.remedy else str(node)

@@ -10,8 +10,8 @@ EVERY_S = 10.0
 """The usual time between two equal lines, in seconds. An operator who looks at the log sees that the problem goes
 on."""
 KEYS_MAX = 1024
-"""Limits the keys that a throttle remembers, about 100 KB of memory. A bookie under attack sees more addresses than
-that; the throttle then forgets all keys, and each line may be logged once more."""
+"""The usual limit of the keys that a throttle remembers, about 100 KB of memory. A bookie under attack sees more
+addresses than that; the throttle then forgets all keys, and each line may be logged once more."""
 
 
 class LogThrottle:
@@ -19,11 +19,13 @@ class LogThrottle:
 
     A key identifies a line. The key must hold nothing that a remote peer chooses freely, because each new key is
     allowed at once. Two threads that ask for the same key at the same time may both be allowed. ``clock_s`` returns
-    seconds that never go back.
+    seconds that never go back. At most ``keys_max`` keys are remembered.
     """
 
-    def __init__(self, every_s: float = EVERY_S, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self.every_s, self._clock_s = every_s, clock_s
+    def __init__(
+        self, every_s: float = EVERY_S, clock_s: Callable[[], float] = time.monotonic, keys_max: int = KEYS_MAX
+    ) -> None:
+        self.every_s, self._clock_s, self._keys_max = every_s, clock_s, keys_max
         self._allowed_at: dict[Hashable, float] = {}
 
     def allows(self, *key: Hashable) -> bool:
@@ -31,7 +33,7 @@ class LogThrottle:
         now_s = self._clock_s()
         if now_s - self._allowed_at.get(key, float("-inf")) < self.every_s:
             return False
-        if len(self._allowed_at) >= KEYS_MAX:
+        if len(self._allowed_at) >= self._keys_max:
             self._allowed_at.clear()
         self._allowed_at[key] = now_s
         return True

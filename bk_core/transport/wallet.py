@@ -59,12 +59,9 @@ class Wallet:
     def __init__(self) -> None:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
-        self._throttle = LogThrottle()
-
-    def tells(self, ledger_id: LedgerId) -> bool:
-        """Return whether to log that a grant was not renewed: each bookie of the ledger may refuse that, again and
+        self.throttle = LogThrottle()
+        """Limits the lines about grants that are not renewed, by ledger: each bookie of the ledger may refuse, again and
         again."""
-        return self._throttle.allows(ledger_id)
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
         """Return the kept grant of this right, or None if there is none or it has ended."""
@@ -237,7 +234,7 @@ class Permits:
             try:
                 held = await self._wallet.get(ledger_id, right, self._asked, fresh=True)
             except BookKeeperError as error:
-                if self._wallet.tells(ledger_id):
+                if self._wallet.throttle.allows(ledger_id):
                     logger.warning("the grant for ledger %d could not be renewed: %s", ledger_id, error)
                 self._renew_at(again)
                 continue

@@ -75,7 +75,8 @@ class Clients:
         most = connections_allowed(limits.connections_max, limits.files_kept)
         if most < limits.connections_max:
             logger.warning("at most %d clients can connect: raise the limit of open files", most)
-        self.connections = Connections(most, min(limits.connections_per_address_max or max(1, most // 2), most))
+        share = min(limits.connections_per_address_max or max(1, most // 2), most)
+        self.connections = Connections(most, share, time.monotonic)
         self.streams: set[ClientStream] = set()
         self.audit: AuditLog | None = None
         self.read_stall_s = limits.read_stall_s
@@ -130,13 +131,12 @@ class Clients:
     async def _watch_connections(self, ports: Collection[int]) -> None:
         """Keep each address within its share of the connections, and all services together within their bound. Also
         flush the audit log."""
-        clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_COUNT_INTERVAL_S)
             if files_open() > self.connections.share_max:  # otherwise no address can have too many connections
-                excess = self.connections.look(connected(ports), clock())
+                excess = self.connections.look(connected(ports))
                 if excess:
                     shut_down(set(excess))
-            self.connections.report(clock())
+            self.connections.report()
             if self.audit is not None:
                 self.audit.flush()

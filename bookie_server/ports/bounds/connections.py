@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from bk_core.observe.log_throttle import LogThrottle
 
@@ -28,23 +28,23 @@ _REPORT_S = 600.0
 
 
 class Connections:
-    """The bounds on connections. ``looks_full`` counts the checks that found ``connections_max`` reached, and ``ended``
-    the connections that were ended because they were beyond it or beyond their address's share. ``most`` is the largest
-    number of connections seen."""
+    """The bounds on connections. ``clock_s`` returns seconds that never go back.
 
-    def __init__(self, connections_max: int, share_max: int) -> None:
+    ``looks_full`` counts the checks that found ``connections_max`` reached. ``ended`` counts the connections that were
+    ended because they were beyond it, or beyond their address's share. ``most`` is the largest number of
+    connections seen."""
+
+    def __init__(self, connections_max: int, share_max: int, clock_s: Callable[[], float]) -> None:
         self.connections_max, self.share_max = connections_max, share_max
         self.most = self.looks_full = self.ended = 0
         self._order: dict[Address, int] = {}  # the order in which connections were first seen
         self._seen = 0
-        self._now_s = -math.inf
-        self._throttle = LogThrottle(LOG_EVERY_S, lambda: self._now_s)
+        self._clock_s, self._throttle = clock_s, LogThrottle(LOG_EVERY_S, clock_s)
         self._reported = (-math.inf, self._line())
 
-    def look(self, connected: Collection[Address], now_s: float) -> list[Address]:
+    def look(self, connected: Collection[Address]) -> list[Address]:
         """Return the connections to end. Logs, at most once a minute each, that all connections are taken, or that an
         address has more than its share."""
-        self._now_s = now_s
         self._order = {each: self._order.get(each, self._seen + n) for n, each in enumerate(connected)}
         self._seen += len(connected)
         hosts = Counter(host for host, *_ in connected)
@@ -69,9 +69,9 @@ class Connections:
             )  # fmt: skip
         return excess + beyond
 
-    def report(self, now_s: float) -> None:
+    def report(self) -> None:
         """Log the numbers every ten minutes if they changed."""
-        line = self._line()
+        line, now_s = self._line(), self._clock_s()
         if now_s - self._reported[0] >= _REPORT_S and line != self._reported[1]:
             self._reported = (now_s, line)
             logger.info("connections: %s", line)

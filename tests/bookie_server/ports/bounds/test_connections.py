@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -37,48 +38,49 @@ def clients(host: str, *ports: int, to: int = 3181) -> list[Address]:
 
 
 def test_the_newest_beyond_an_addresss_share_end_and_nobody_elses() -> None:
-    seen = Connections(connections_max=10, share_max=3)
-    assert seen.look(clients("a", 9, 8), 0) == []
-    assert seen.look(clients("a", 1, 2, 8, 9) + clients("b", 1, 2, 3), 1) == clients("a", 2)
-    assert seen.look(clients("a", 8, 9, 1, 5, 4) + clients("b", 1, 2, 3), 2) == clients("a", 5, 4)
+    seen = Connections(connections_max=10, share_max=3, clock_s=time.monotonic)
+    assert seen.look(clients("a", 9, 8)) == []
+    assert seen.look(clients("a", 1, 2, 8, 9) + clients("b", 1, 2, 3)) == clients("a", 2)
+    assert seen.look(clients("a", 8, 9, 1, 5, 4) + clients("b", 1, 2, 3)) == clients("a", 5, 4)
     assert (seen.ended, seen.most, seen.looks_full) == (3, 8, 0)
 
 
 def test_the_newest_of_several_services_beyond_the_bound_of_all_together_end() -> None:
     """Each service by itself keeps to the bound; one port of a client may be connected to two of ours."""
-    seen = Connections(connections_max=3, share_max=2)
-    assert seen.look(clients("a", 1) + clients("b", 1), 0) == []
+    seen = Connections(connections_max=3, share_max=2, clock_s=time.monotonic)
+    assert seen.look(clients("a", 1) + clients("b", 1)) == []
     both = clients("a", 1) + clients("c", 1, to=3182) + clients("b", 1) + clients("a", 1, to=3182)
-    assert seen.look(both, 1) == clients("a", 1, to=3182)
-    assert seen.look([*both, *clients("a", 2)], 2) == clients("a", 2) + clients("a", 1, to=3182)
+    assert seen.look(both) == clients("a", 1, to=3182)
+    assert seen.look([*both, *clients("a", 2)]) == clients("a", 2) + clients("a", 1, to=3182)
     assert seen.ended == 3
 
 
 def test_reaching_the_bound_is_counted_each_time_and_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    seen = Connections(connections_max=3, share_max=3)
-    for second in range(61):
-        seen.look(clients("a", 1, 2) + clients("b", 1), second)
+    seen = Connections(connections_max=3, share_max=3, clock_s=iter(range(61)).__next__)
+    for _ in range(61):
+        seen.look(clients("a", 1, 2) + clients("b", 1))
     assert seen.looks_full == 61
     assert [each.getMessage()[:42] for each in caplog.records] == ["all 3 connections are taken, and further c"] * 2
     assert "a (2), b (1)" in caplog.text
 
 
 def test_an_address_over_its_share_is_told_once_a_minute_too(caplog: pytest.LogCaptureFixture) -> None:
-    seen = Connections(connections_max=9, share_max=1)
-    for second in (0, 59, 60):
-        seen.look(clients("a", 1, 2), second)
+    seen = Connections(connections_max=9, share_max=1, clock_s=iter((0, 59, 60)).__next__)
+    for _ in range(3):
+        seen.look(clients("a", 1, 2))
     assert [each.getMessage()[:43] for each in caplog.records] == ["a has more than its share of 1 connections:"] * 2
 
 
 def test_the_numbers_are_reported_when_they_changed_and_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOG)
-    seen = Connections(connections_max=9, share_max=9)
-    seen.report(0)
-    seen.look(clients("a", 1, 2), 1)
-    for second in (1, 500, 700, 1400):
-        seen.report(second)
-    seen.look(clients("a", 1, 2, 3), 1401)
-    seen.report(1402)
+    reports_s = iter((0, 1, 500, 700, 1400, 1402))
+    seen = Connections(connections_max=9, share_max=9, clock_s=reports_s.__next__)
+    seen.report()
+    seen.look(clients("a", 1, 2))
+    for _ in range(4):
+        seen.report()
+    seen.look(clients("a", 1, 2, 3))
+    seen.report()
     assert [each.getMessage() for each in caplog.records] == [
         "connections: most=2 looks_full=0 ended=0",
         "connections: most=3 looks_full=0 ended=0",
