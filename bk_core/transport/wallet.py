@@ -60,8 +60,8 @@ class Wallet:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
         self.throttle = LogThrottle()
-        """Limits the lines about grants that are not renewed, by ledger: each bookie of the ledger may refuse, again and
-        again."""
+        """Limits the lines about grants that are not renewed, by ledger. Each bookie of the ledger
+        may refuse again and again."""
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
         """Return the kept grant of this right, or None if there is none or it has ended."""

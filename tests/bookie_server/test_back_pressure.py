@@ -16,7 +16,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,13 @@ class Server:
         self._process.stdout.close()
 
 
-Story = Callable[[Server], Coroutine[Any, Any, None]]
-
-
 LANES = pytest.mark.parametrize("lane", OURS)
 
 
-def play(story: Story, path: Path, lane: str = "grpc", *, sync_s: float = 0.0, **settings: Any) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(100), opened(path, sync_s, settings, lane) as server:
-            await story(server)
-
-    asyncio.run(run())
+@asynccontextmanager
+async def throttling(path: Path, lane: str = "grpc", *, sync_s: float = 0.0, **settings: Any) -> AsyncIterator[Server]:
+    async with asyncio.timeout(100), opened(path, sync_s, settings, lane) as server:
+        yield server
 
 
 @contextlib.asynccontextmanager
@@ -187,7 +183,7 @@ async def took(doing: Coroutine[Any, Any, Any]) -> float:
 
 @pytest.mark.rule("L5")
 @LANES
-def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, lane: str) -> None:
+async def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, lane: str) -> None:
     """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut. What is kept
     at once is what came since the watch looked last: more of it on a faster machine, but never near all of it."""
 
@@ -209,11 +205,12 @@ def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, la
         assert server.bytes("VmHWM") < 2500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
 
-    play(story, tmp_path, lane, memory_bytes_max=300 * MIB)
+    async with throttling(tmp_path, lane, memory_bytes_max=300 * MIB) as world:
+        await story(world)
 
 
 @pytest.mark.rule("L3")
-def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
+async def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
     """A client that has shown how fast it is, and is paused then. gRPC would let it send many megabytes ahead, and keep
     them, for each such stream."""
 
@@ -228,12 +225,13 @@ def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> None:
         assert 0 < await raw.put(stream, b"\0" + (MIB).to_bytes(4, "big") + bytes(40 * MIB)) < 3 * MIB
 
     limits = {"in_flight_bytes_max": MIB, "stream_bytes_max": MIB, "group_bytes_max": MIB, "read_part_bytes": MIB}
-    play(story, tmp_path, sync_s=4, **limits)
+    async with throttling(tmp_path, sync_s=4, **limits) as world:
+        await story(world)
 
 
 @pytest.mark.rule("L3")
 @LANES
-def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_admitted(
+async def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_admitted(
     tmp_path: Path, lane: str
 ) -> None:
     """The log takes 4 MiB in 0.1 s; admitted are at most 2 × 16 MiB of normal adds and 2 × 4 MiB of recovery."""
@@ -262,10 +260,11 @@ def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_what_is_a
         assert await took(floods[0].fence(50)) < 2.5, "also on a connection whose adds are paused"
 
     limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
-    play(story, tmp_path, lane, sync_s=0.1, **limits)
+    async with throttling(tmp_path, lane, sync_s=0.1, **limits) as world:
+        await story(world)
 
 
-def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_have_in_flight(tmp_path: Path) -> None:
+async def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_have_in_flight(tmp_path: Path) -> None:
     """The log takes 1 MiB in 0.1 s. Four clients of one address send 40 MiB at once; without the limit the add of
     another address waits behind most of it, 3.5 s. Nothing of the flood is lost."""
 
@@ -293,15 +292,16 @@ def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_have_in_f
             await read(honest, ledger, 10)
 
     limits = {"in_flight_bytes_per_address_max": 2 * MIB, "group_bytes_max": MIB, "unix_socket": False}
-    play(story, tmp_path, DIRECT, sync_s=0.1, **limits)
+    async with throttling(tmp_path, DIRECT, sync_s=0.1, **limits) as world:
+        await story(world)
 
 
 @pytest.mark.rule("L3")
 @LANES
-def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path, lane: str) -> None:
+async def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path, lane: str) -> None:
     """50 clients ask for 64 MiB each, eight times over, and take none of it."""
 
-    async def story(server: Server) -> None:
+    async with throttling(tmp_path, lane, read_stall_s=1.0) as server:
         honest = server.lane()
         await write(honest, 1, 64, MIB)
         before = server.bytes()
@@ -317,15 +317,13 @@ def test_slow_readers_hold_little_and_others_read_on(tmp_path: Path, lane: str) 
         assert server.bytes("VmHWM") < before + 300 * MIB, "25 GB were asked for"
         assert lane == DIRECT or any(raw.lost for raw in server.raw), "else what they do not take is kept by gRPC"
 
-    play(story, tmp_path, lane, read_stall_s=1.0)
-
 
 @pytest.mark.rule("L3")
 @LANES
-def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path, lane: str) -> None:
+async def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path, lane: str) -> None:
     """LAC reads of a ledger whose last entry is large; each answer would wait for its client."""
 
-    async def story(server: Server) -> None:
+    async with throttling(tmp_path, lane, read_stall_s=1.0) as server:
         honest = server.lane()
         await write(honest, 1, 1, 4 * MIB)
         before = server.bytes()
@@ -345,12 +343,10 @@ def test_requests_whose_answers_nobody_takes_are_not_read_on(tmp_path: Path, lan
         assert server.bytes("VmHWM") < before + 350 * MIB, "each answer is 4 MiB"
         assert await took(honest.fence(1)) < 5
 
-    play(story, tmp_path, lane, read_stall_s=1.0)
-
 
 @pytest.mark.rule("L3")
-def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) -> None:
-    async def story(server: Server) -> None:
+async def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) -> None:
+    async with throttling(tmp_path, connections_max=8) as server:
         honest = server.lane()
         await honest.write(1, 0, [b"a"])
         raw = await server.grpc_connection()
@@ -363,15 +359,13 @@ def test_connection_has_few_streams_and_clients_few_connections(tmp_path: Path) 
         assert sum(not other.lost for other in others) < 8
         await honest.write(1, 1, [b"b"])
 
-    play(story, tmp_path, connections_max=8)
-
 
 @pytest.mark.rule("L5")
 @LANES
-def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path, lane: str) -> None:
+async def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path, lane: str) -> None:
     """Else a crowd of idle clients makes a bookie read-only, and what it cannot open looks like damage."""
 
-    async def story(server: Server) -> None:
+    async with throttling(tmp_path, lane, files_max=300) as server:
         honest = server.lane()
         await honest.write(1, 0, [b"a"])
         others = [await server.connection() for _ in range(300)]
@@ -381,5 +375,3 @@ def test_clients_leave_storage_the_files_it_has_to_open(tmp_path: Path, lane: st
             other.close()
         await asyncio.sleep(0.5)
         await server.lane().write(1, 1, [b"b"])
-
-    play(story, tmp_path, lane, files_max=300)

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from tests.kit.apache_bookie import ApacheServer
 from tests.kit.memory_cluster import FAST, memory_cluster
 from tests.kit.waiting import eventually
 
-Story = Callable[[BookKeeper, list[ApacheServer]], Awaitable[None]]
 SIZES = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 3}
 WANTED = [b"entry %d" % k for k in range(300)]
 
@@ -27,14 +27,11 @@ CALM = replace(FAST, add_timeout_ms=5_000, reconnect_budget_ms=3_000)
 """No bookie fails because this machine is busy."""
 
 
-def run(path: Path, story: Story, config: ClientConfig = CALM) -> None:
+@asynccontextmanager
+async def deferring(path: Path, config: ClientConfig = CALM) -> AsyncIterator[tuple[BookKeeper, list[ApacheServer]]]:
     """A story on ensembles of two bookies of ours, which sync every add, and two that defer."""
-
-    async def told() -> None:
-        async with asyncio.timeout(40), mixed_cluster(path, config) as (client, _, theirs):
-            await story(client, theirs)
-
-    asyncio.run(told())
+    async with asyncio.timeout(40), mixed_cluster(path, config) as (client, _, theirs):
+        yield client, theirs
 
 
 async def lac_of(client: BookKeeper, ledger_id: int) -> int:
@@ -43,8 +40,8 @@ async def lac_of(client: BookKeeper, ledger_id: int) -> int:
 
 
 @pytest.mark.rule("P12")
-def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
-    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+async def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
+    async with deferring(tmp_path) as (client, theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)
         await append(writer, 0, 99)
         assert await writer.append(b"entry 100") == 100
@@ -60,13 +57,11 @@ def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
         assert writer.metadata.last_entry_id == 299, "a close forces"
         assert await entries(client, writer.ledger_id, recover=False) == WANTED
 
-    run(tmp_path, story)
-
 
 @pytest.mark.rule("P12")
 @pytest.mark.rule("MUST1")
-def test_what_a_bookie_forgot_is_sent_again_before_it_counts(tmp_path: Path) -> None:
-    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+async def test_what_a_bookie_forgot_is_sent_again_before_it_counts(tmp_path: Path) -> None:
+    async with deferring(tmp_path) as (client, theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)
         for server in theirs[:2]:
             server.bookie.held = True
@@ -87,12 +82,10 @@ def test_what_a_bookie_forgot_is_sent_again_before_it_counts(tmp_path: Path) -> 
         await writer.abandon()
         assert await entries(client, writer.ledger_id, recover=True) == WANTED
 
-    run(tmp_path, story)
-
 
 @pytest.mark.rule("P12")
-def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None:
-    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+async def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None:
+    async with deferring(tmp_path) as (client, theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)
         theirs[0].bookie.refuse = lambda what, *_: Status.EIO if what == "force" else None
         await append(writer, 0, 99)
@@ -102,12 +95,10 @@ def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None:
         await writer.close()
         assert await entries(client, writer.ledger_id, recover=False) == WANTED
 
-    run(tmp_path, story)
-
 
 @pytest.mark.rule("MUST11")
-def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
-    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+async def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
+    async with deferring(tmp_path) as (client, _theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)
         await append(writer, 0, 9)
         assert await entries(client, writer.ledger_id, recover=True) == WANTED[:10], "acked, and not forced"
@@ -115,8 +106,6 @@ def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
             await append(writer, 10, 10)
         with pytest.raises(LedgerFencedError):
             await writer.force()
-
-    run(tmp_path, story)
 
 
 def test_the_window_bounds_what_is_not_forced() -> None:
@@ -152,10 +141,10 @@ async def test_a_force_waits_for_what_is_queued_and_ends_with_the_writer() -> No
             await waiting
 
 
-def test_a_lac_by_call_is_taken_by_an_ack_quorum(tmp_path: Path) -> None:
+async def test_a_lac_by_call_is_taken_by_an_ack_quorum(tmp_path: Path) -> None:
     """Without the call, a reader of Apache's bookies sees the last entry only once another one carries its LAC."""
 
-    async def story(client: BookKeeper, theirs: list[ApacheServer]) -> None:
+    async with deferring(tmp_path, replace(CALM, explicit_lac_delay_ms=60000, lac_stall_ms=60000)) as (client, theirs):
         writer = await client.create_ledger(**SIZES)
         assert await writer.write_lac() == -1
         await append(writer, 0, 9)
@@ -167,5 +156,3 @@ def test_a_lac_by_call_is_taken_by_an_ack_quorum(tmp_path: Path) -> None:
             await writer.write_lac()
         assert "EREADONLY" in str(caught.value)
         await writer.abandon()
-
-    run(tmp_path, story, replace(CALM, explicit_lac_delay_ms=60_000, lac_stall_ms=60_000))

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -26,16 +27,12 @@ from bk_core.errors import (
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.waiting import eventually
 
-Story = Callable[[MemoryBookKeeper, LedgerWriter], Awaitable[None]]
 
-
-def run(story: Story, **config: int) -> None:
-    async def told() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            client = cluster.client(replace(FAST, **config))
-            await story(cluster, await client.create_ledger(explicit_ids=True))
-
-    asyncio.run(told())
+@asynccontextmanager
+async def explicit_writer(**config: int) -> AsyncIterator[tuple[MemoryBookKeeper, LedgerWriter]]:
+    async with asyncio.timeout(20), memory_cluster() as cluster:
+        client = cluster.client(replace(FAST, **config))
+        yield cluster, await client.create_ledger(explicit_ids=True)
 
 
 async def entries(client: BookKeeper, ledger_id: int) -> list[bytes]:
@@ -72,10 +69,11 @@ def test_what_is_taken_has_no_gap_and_each_id_its_payload(ids: list[int]) -> Non
 
 
 @pytest.mark.rule("MUST1")
-def test_entries_are_confirmed_in_the_order_of_their_ids() -> None:
+async def test_entries_are_confirmed_in_the_order_of_their_ids() -> None:
     order: list[int] = []
 
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+    async with explicit_writer() as (cluster, writer):
+
         async def append(entry_id: int) -> None:
             assert await writer.append(b"entry %d" % entry_id, entry_id) == entry_id
             order.append(entry_id)
@@ -92,11 +90,9 @@ def test_entries_are_confirmed_in_the_order_of_their_ids() -> None:
         await writer.close()
         assert await entries(cluster.client(), writer.ledger_id) == [b"entry %d" % n for n in range(5)]
 
-    run(story)
 
-
-def test_an_id_is_taken_once() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_an_id_is_taken_once() -> None:
+    async with explicit_writer() as (cluster, writer):
         await writer.append(b"a", 0)
         writer.append_nowait(b"c", 2)
         for entry_id in (0, 2):
@@ -107,11 +103,9 @@ def test_an_id_is_taken_once() -> None:
         await writer.close()
         assert await entries(cluster.client(), writer.ledger_id) == [b"a", b"b", b"c"]
 
-    run(story)
 
-
-def test_a_close_ends_below_the_first_id_that_was_not_given() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_a_close_ends_below_the_first_id_that_was_not_given() -> None:
+    async with explicit_writer() as (cluster, writer):
         waiting = [asyncio.ensure_future(writer.append(b"%d" % n, n)) for n in (0, 1, 3, 4)]
         future = writer.append_future(b"6", 6)
         await asyncio.sleep(0)
@@ -124,8 +118,6 @@ def test_a_close_ends_below_the_first_id_that_was_not_given() -> None:
         assert writer.metadata.last_entry_id == 1
         assert await entries(cluster.client(), writer.ledger_id) == [b"0", b"1"]
 
-    run(story)
-
 
 def filled(writer: LedgerWriter) -> int:
     """Fills the window with entries above a gap; the first id for which there was no room."""
@@ -137,10 +129,10 @@ def filled(writer: LedgerWriter) -> int:
     raise AssertionError("the window has no end")
 
 
-def test_the_entry_that_all_others_wait_for_needs_no_room() -> None:
+async def test_the_entry_that_all_others_wait_for_needs_no_room() -> None:
     """A window full of entries above a gap would else never be emptied."""
 
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+    async with explicit_writer(window_bytes_max=8 << 10, frame_bytes=1 << 10) as (_cluster, writer):
         entry_id = filled(writer)
         assert entry_id > 5
         behind = [asyncio.ensure_future(writer.append(bytes(900), n)) for n in (entry_id + 1, entry_id)]
@@ -151,11 +143,9 @@ def test_the_entry_that_all_others_wait_for_needs_no_room() -> None:
         assert writer.last_add_confirmed == entry_id + 1
         await writer.close()
 
-    run(story, window_bytes_max=8 << 10, frame_bytes=1 << 10)
 
-
-def test_who_waits_for_room_hears_of_the_end() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_who_waits_for_room_hears_of_the_end() -> None:
+    async with explicit_writer(window_bytes_max=8 << 10, frame_bytes=1 << 10) as (_cluster, writer):
         filled(writer)
         behind = asyncio.ensure_future(writer.append(bytes(900), 200))
         await asyncio.sleep(0.01)
@@ -163,38 +153,30 @@ def test_who_waits_for_room_hears_of_the_end() -> None:
         with pytest.raises(LedgerClosedError):
             await behind
 
-    run(story, window_bytes_max=8 << 10, frame_bytes=1 << 10)
-
 
 @pytest.mark.parametrize("entry_id", [None, -1, 2**63 - 1])
-def test_an_id_has_to_be_given_and_fit(entry_id: int | None) -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_an_id_has_to_be_given_and_fit(entry_id: int | None) -> None:
+    async with explicit_writer() as (_cluster, writer):
         with pytest.raises(InvalidArgumentError, match="get their ids from the caller"):
             await writer.append(b"a", entry_id)
 
-    run(story)
 
-
-def test_ids_and_batches_are_for_the_ledgers_that_are_made_for_them() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_ids_and_batches_are_for_the_ledgers_that_are_made_for_them() -> None:
+    async with explicit_writer() as (cluster, writer):
         with pytest.raises(InvalidArgumentError, match="get their ids from the caller"):
             await writer.append_batch(EntryBatch.from_list([b"a"]))
         numbered = await cluster.client().create_ledger()
         with pytest.raises(InvalidArgumentError, match="numbers its entries itself"):
             await numbered.append(b"a", 0)
 
-    run(story)
 
-
-def test_the_end_of_a_client_reaches_entries_above_a_gap() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_the_end_of_a_client_reaches_entries_above_a_gap() -> None:
+    async with explicit_writer() as (_cluster, writer):
         waiting = asyncio.ensure_future(writer.append(b"b", 1))
         await asyncio.sleep(0)
         await writer.abandon()
         with pytest.raises(BookKeeperError, match="abandoned"):
             await waiting
-
-    run(story)
 
 
 async def test_a_ledger_gets_the_id_that_was_asked_for_once() -> None:
@@ -210,8 +192,8 @@ async def test_a_ledger_gets_the_id_that_was_asked_for_once() -> None:
             await client.create_ledger(ledger_id=-1)
 
 
-def test_entries_above_a_gap_outlive_the_loss_of_a_bookie() -> None:
-    async def story(cluster: MemoryBookKeeper, writer: LedgerWriter) -> None:
+async def test_entries_above_a_gap_outlive_the_loss_of_a_bookie() -> None:
+    async with explicit_writer() as (cluster, writer):
         late = asyncio.ensure_future(writer.append(b"b", 1))
         await asyncio.sleep(0)
         for name in writer.metadata.last_fragment.ensemble[:1]:
@@ -221,5 +203,3 @@ def test_entries_above_a_gap_outlive_the_loss_of_a_bookie() -> None:
         await eventually(lambda: writer.last_add_confirmed == 1)
         await writer.close()
         assert await entries(cluster.client(), writer.ledger_id) == [b"a", b"b"]
-
-    run(story)

@@ -5,8 +5,8 @@ any lane. There is no spare bookie, so a writer that takes one for failed ends."
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,15 +26,11 @@ ON_EACH_LANE = pytest.mark.parametrize("lane", [DIRECT, GRPC, BOOKIE_RPC])
 STORY_S = 60.0
 COUNT = 50
 
-Story = Callable[[MovingCluster], Awaitable[None]]
 
-
-def tell(path: Path, lane: str, story: Story, *, bookies: int = 3) -> None:
-    async def told() -> None:
-        async with asyncio.timeout(STORY_S), moving_cluster(path, lane, bookies=bookies) as cluster:
-            await story(cluster)
-
-    asyncio.run(told())
+@asynccontextmanager
+async def moving(path: Path, lane: str, *, bookies: int = 3) -> AsyncIterator[MovingCluster]:
+    async with asyncio.timeout(STORY_S), moving_cluster(path, lane, bookies=bookies) as cluster:
+        yield cluster
 
 
 async def append_until(ended: asyncio.Event, writer: LedgerWriter) -> int:
@@ -49,125 +45,118 @@ async def append_until(ended: asyncio.Event, writer: LedgerWriter) -> int:
 
 @ON_EACH_LANE
 @pytest.mark.rule("P3")
-def test_a_busy_writer_without_a_spare_goes_on_with_the_same_bookies(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as client:
-            writer, ended = await client.create_ledger(), asyncio.Event()
-            appending = asyncio.create_task(append_until(ended, writer))
-            await cluster.move_all()
-            ended.set()
-            count = await appending
-            await writer.close()
-            value = (await client.read_metadata(writer.ledger_id)).value
-            assert (len(value.fragments), value.last_entry_id) == (1, count - 1)
-            assert cluster.marks() == []
-            async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
-                read = [one async for batch in reader.read(0, count - 1) for one in batch.to_list()]
-            assert read == [b"entry %d" % k for k in range(count)]
-
-    tell(tmp_path, lane, story)
+async def test_a_busy_writer_without_a_spare_goes_on_with_the_same_bookies(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane) as cluster, await cluster.client() as client:
+        writer, ended = await client.create_ledger(), asyncio.Event()
+        appending = asyncio.create_task(append_until(ended, writer))
+        await cluster.move_all()
+        ended.set()
+        count = await appending
+        await writer.close()
+        value = (await client.read_metadata(writer.ledger_id)).value
+        assert (len(value.fragments), value.last_entry_id) == (1, count - 1)
+        assert cluster.marks() == []
+        async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
+            read = [one async for batch in reader.read(0, count - 1) for one in batch.to_list()]
+        assert read == [b"entry %d" % k for k in range(count)]
 
 
 @ON_EACH_LANE
 @pytest.mark.rule("P8")
-def test_an_idle_writer_has_all_copies_of_what_it_appends_later(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as client:
-            writer = await client.create_ledger()
-            await writer.append(b"before")
-            await cluster.move_all(down_s=0.1)
-            await writer.append(b"after")
-            await writer.close()
-            value = (await client.read_metadata(writer.ledger_id)).value
-            assert (len(value.fragments), value.last_entry_id, cluster.marks()) == (1, 1, [])
-
-    tell(tmp_path, lane, story)
+async def test_an_idle_writer_has_all_copies_of_what_it_appends_later(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane) as cluster, await cluster.client() as client:
+        writer = await client.create_ledger()
+        await writer.append(b"before")
+        await cluster.move_all(down_s=0.1)
+        await writer.append(b"after")
+        await writer.close()
+        value = (await client.read_metadata(writer.ledger_id)).value
+        assert (len(value.fragments), value.last_entry_id, cluster.marks()) == (1, 1, [])
 
 
 @ON_EACH_LANE
 @pytest.mark.rule("P10")
-def test_a_tail_goes_on_to_the_last_entry(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as writing, await cluster.client() as reading:
-            writer = await writing.create_ledger()
-            await writer.append(b"entry 0")
-            seen = list[bytes]()
-            async with await reading.open_ledger(writer.ledger_id, recover=False) as reader:
-
-                async def follow() -> None:
-                    async for batch in reader.tail():
-                        seen.extend(batch.to_list())
-
-                following = asyncio.create_task(follow())
-                for number, bookie_id in enumerate(sorted(cluster.bookies)):
-                    await cluster.move(bookie_id)
-                    for k in range(number * 10, number * 10 + 10):
-                        await writer.append(b"entry %d" % (k + 1))
-                    async with asyncio.timeout(5):
-                        while len(seen) < number * 10 + 11:
-                            await asyncio.sleep(0.01)
-                await writer.close()
-                async with asyncio.timeout(5):
-                    await following
-            assert seen == [b"entry %d" % k for k in range(31)]
-
-    tell(tmp_path, lane, story)
-
-
-@ON_EACH_LANE
-def test_a_reader_reads_what_all_its_bookies_hold_at_other_addresses(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as client:
-            writer = await client.create_ledger()
-            for k in range(COUNT):
-                writer.append_nowait(b"entry %d" % k)
-            await writer.flush()
-            async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
-                assert await reader.wait_lac(COUNT - 2, 10.0) == COUNT - 1
-                await cluster.move_all(down_s=0.0)
-                assert await reader.refresh_lac() == COUNT - 1
-                read = [one async for batch in reader.read(0, COUNT - 1) for one in batch.to_list()]
-                assert read == [b"entry %d" % k for k in range(COUNT)]
-
-    tell(tmp_path, lane, story)
-
-
-@ON_EACH_LANE
-def test_a_tail_of_a_log_goes_on_and_so_does_its_leader(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as writing, await cluster.client() as reading:
-            log = NamedLog(writing, "events")
-            await log.create()
-            leader = await log.lead()
-            followed = NamedLog(reading, "events")
-            seen = list[bytes]()
+async def test_a_tail_goes_on_to_the_last_entry(lane: str, tmp_path: Path) -> None:
+    async with (
+        moving(tmp_path, lane) as cluster,
+        await cluster.client() as writing,
+        await cluster.client() as reading,
+    ):
+        writer = await writing.create_ledger()
+        await writer.append(b"entry 0")
+        seen = list[bytes]()
+        async with await reading.open_ledger(writer.ledger_id, recover=False) as reader:
 
             async def follow() -> None:
-                async for _, batch in followed.tail(0):
+                async for batch in reader.tail():
                     seen.extend(batch.to_list())
 
-            await leader.append(b"entry 0")
             following = asyncio.create_task(follow())
             for number, bookie_id in enumerate(sorted(cluster.bookies)):
                 await cluster.move(bookie_id)
-                await leader.append(b"entry %d" % (number + 1))
+                for k in range(number * 10, number * 10 + 10):
+                    await writer.append(b"entry %d" % (k + 1))
                 async with asyncio.timeout(5):
-                    while len(seen) < number + 2:
+                    while len(seen) < number * 10 + 11:
                         await asyncio.sleep(0.01)
-            following.cancel()
-            with suppress(asyncio.CancelledError):
+            await writer.close()
+            async with asyncio.timeout(5):
                 await following
-            await leader.close()
-            assert seen == [b"entry %d" % k for k in range(4)]
-            assert cluster.marks() == []
+        assert seen == [b"entry %d" % k for k in range(31)]
 
-    tell(tmp_path, lane, story)
+
+@ON_EACH_LANE
+async def test_a_reader_reads_what_all_its_bookies_hold_at_other_addresses(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane) as cluster, await cluster.client() as client:
+        writer = await client.create_ledger()
+        for k in range(COUNT):
+            writer.append_nowait(b"entry %d" % k)
+        await writer.flush()
+        async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
+            assert await reader.wait_lac(COUNT - 2, 10.0) == COUNT - 1
+            await cluster.move_all(down_s=0.0)
+            assert await reader.refresh_lac() == COUNT - 1
+            read = [one async for batch in reader.read(0, COUNT - 1) for one in batch.to_list()]
+            assert read == [b"entry %d" % k for k in range(COUNT)]
+
+
+@ON_EACH_LANE
+async def test_a_tail_of_a_log_goes_on_and_so_does_its_leader(lane: str, tmp_path: Path) -> None:
+    async with (
+        moving(tmp_path, lane) as cluster,
+        await cluster.client() as writing,
+        await cluster.client() as reading,
+    ):
+        log = NamedLog(writing, "events")
+        await log.create()
+        leader = await log.lead()
+        followed = NamedLog(reading, "events")
+        seen = list[bytes]()
+
+        async def follow() -> None:
+            async for _, batch in followed.tail(0):
+                seen.extend(batch.to_list())
+
+        await leader.append(b"entry 0")
+        following = asyncio.create_task(follow())
+        for number, bookie_id in enumerate(sorted(cluster.bookies)):
+            await cluster.move(bookie_id)
+            await leader.append(b"entry %d" % (number + 1))
+            async with asyncio.timeout(5):
+                while len(seen) < number + 2:
+                    await asyncio.sleep(0.01)
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        await leader.close()
+        assert seen == [b"entry %d" % k for k in range(4)]
+        assert cluster.marks() == []
 
 
 @ON_EACH_LANE
 @pytest.mark.rule("L1")
-def test_a_bookie_is_not_taken_for_the_one_whose_address_it_has_now(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
+async def test_a_bookie_is_not_taken_for_the_one_whose_address_it_has_now(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane) as cluster:
         async with await cluster.client() as client:
             writer = await client.create_ledger()
             await writer.append(b"before")
@@ -189,29 +178,28 @@ def test_a_bookie_is_not_taken_for_the_one_whose_address_it_has_now(lane: str, t
                 assert isinstance(trailer, ReadTrailer)
                 assert (trailer.absent, trailer.unknown) == ((), ()), f"{bookie_id} has its own copies"
 
-    tell(tmp_path, lane, story)
+
+@ON_EACH_LANE
+async def test_a_recovery_fences_reads_and_writes_back_where_the_bookies_are_now(lane: str, tmp_path: Path) -> None:
+    async with (
+        moving(tmp_path, lane) as cluster,
+        await cluster.client() as writing,
+        await cluster.client() as recovering,
+    ):
+        writer = await writing.create_ledger()
+        await writer.append(b"the only one")
+        digester = recovering.digester_of(writer.ledger_id, writer.metadata, b"", None)
+        async with await recovering.open_ledger(writer.ledger_id, recover=False) as reader:
+            assert reader.last_add_confirmed in (-1, 0)
+        await cluster.move_all(down_s=0.0)
+        found, _ = await recovering.recover_ledger(digester, b"")
+        assert (found.value.is_closed, found.value.last_entry_id, len(found.value.fragments)) == (True, 0, 1)
+        assert cluster.marks() == []
 
 
 @ON_EACH_LANE
-def test_a_recovery_fences_reads_and_writes_back_where_the_bookies_are_now(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
-        async with await cluster.client() as writing, await cluster.client() as recovering:
-            writer = await writing.create_ledger()
-            await writer.append(b"the only one")
-            digester = recovering.digester_of(writer.ledger_id, writer.metadata, b"", None)
-            async with await recovering.open_ledger(writer.ledger_id, recover=False) as reader:
-                assert reader.last_add_confirmed in (-1, 0)
-            await cluster.move_all(down_s=0.0)
-            found, _ = await recovering.recover_ledger(digester, b"")
-            assert (found.value.is_closed, found.value.last_entry_id, len(found.value.fragments)) == (True, 0, 1)
-            assert cluster.marks() == []
-
-    tell(tmp_path, lane, story)
-
-
-@ON_EACH_LANE
-def test_a_bookie_that_returns_read_only_is_read_from(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
+async def test_a_bookie_that_returns_read_only_is_read_from(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane, bookies=1) as cluster:
         sizes = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
         async with await cluster.client() as client:
             writer = await client.create_ledger(**sizes)
@@ -223,13 +211,11 @@ def test_a_bookie_that_returns_read_only_is_read_from(lane: str, tmp_path: Path)
                 assert list(cluster.store.read_only_bookies()) == ["b0"]
                 assert [batch.to_list() async for batch in reader.read(0, 0)] == [[b"the only one"]]
 
-    tell(tmp_path, lane, story, bookies=1)
-
 
 @ON_EACH_LANE
 @pytest.mark.rule("K3")
-def test_a_detached_reader_asks_for_addresses_once_per_move_and_not_for_ever(lane: str, tmp_path: Path) -> None:
-    async def story(cluster: MovingCluster) -> None:
+async def test_a_detached_reader_asks_for_addresses_once_per_move_and_not_for_ever(lane: str, tmp_path: Path) -> None:
+    async with moving(tmp_path, lane) as cluster:
         asked = list[LedgerId]()
         entries = [bytes([k]) * (1 << 20) for k in range(10)]  # too long to be joined
         async with await cluster.client() as client:
@@ -259,5 +245,3 @@ def test_a_detached_reader_asks_for_addresses_once_per_move_and_not_for_ever(lan
             with pytest.raises(EntryUnreadableError):
                 _ = [batch async for batch in reader.read(writer.ledger_id, value, 0, 0)]
             assert len(asked) == 3
-
-    tell(tmp_path, lane, story)

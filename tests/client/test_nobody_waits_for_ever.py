@@ -14,109 +14,87 @@ from bk_core.errors import ClientClosedError, RecoveryInconclusiveError
 from tests.kit.memory_cluster import FAST, memory_cluster
 
 
-def run(work: object) -> None:
-    asyncio.run(work)
-
-
 @pytest.mark.rule("P3")
-def test_a_writer_that_was_throttled_by_a_slow_bookie_goes_on_once_it_is_replaced() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            config = replace(FAST, frame_bytes=500, window_bytes_max=2_000, slow_bookie_bytes_max=4_000)
-            writer = await cluster.client(config).create_ledger()
-            slow = writer.metadata.last_fragment.ensemble[0]
-            cluster.network.bookies[slow].hold_commits()
+async def test_a_writer_that_was_throttled_by_a_slow_bookie_goes_on_once_it_is_replaced() -> None:
+    async with memory_cluster(4) as cluster:
+        config = replace(FAST, frame_bytes=500, window_bytes_max=2_000, slow_bookie_bytes_max=4_000)
+        writer = await cluster.client(config).create_ledger()
+        slow = writer.metadata.last_fragment.ensemble[0]
+        cluster.network.bookies[slow].hold_commits()
+        async with asyncio.timeout(4):
+            for _ in range(60):
+                await writer.append(b"x" * 200)
+        assert slow not in writer.metadata.last_fragment.ensemble
+        await writer.close()
+
+
+async def test_a_recovery_does_not_go_round_among_registered_bookies_that_do_not_answer() -> None:
+    async with memory_cluster(3) as cluster:
+        silent = replace(
+            FAST, explicit_lac_delay_ms=60_000, lac_stall_ms=60_000
+        )  # an entry known to be confirmed needs no new copy
+        writer = await cluster.client(silent).create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+        await writer.append(b"0")
+        members = writer.metadata.last_fragment.ensemble
+        for name in cluster.names:
+            if name != members[0]:
+                cluster.network.down(name)
+        with pytest.raises(RecoveryInconclusiveError):
             async with asyncio.timeout(4):
-                for _ in range(60):
-                    await writer.append(b"x" * 200)
-            assert slow not in writer.metadata.last_fragment.ensemble
-            await writer.close()
-
-    run(work())
-
-
-def test_a_recovery_does_not_go_round_among_registered_bookies_that_do_not_answer() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            silent = replace(
-                FAST, explicit_lac_delay_ms=60_000, lac_stall_ms=60_000
-            )  # an entry known to be confirmed needs no new copy
-            writer = await cluster.client(silent).create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
-            await writer.append(b"0")
-            members = writer.metadata.last_fragment.ensemble
-            for name in cluster.names:
-                if name != members[0]:
-                    cluster.network.down(name)
-            with pytest.raises(RecoveryInconclusiveError):
-                async with asyncio.timeout(4):
-                    await cluster.client().open_ledger(writer.ledger_id, recover=True)
-            await writer.abandon()
-
-    run(work())
+                await cluster.client().open_ledger(writer.ledger_id, recover=True)
+        await writer.abandon()
 
 
 @pytest.mark.rule("P10")
-def test_a_wait_that_ends_early_does_not_keep_a_reader_from_seeing_the_close() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"0")
-            client = cluster.client()
-            reader = await client.open_ledger(writer.ledger_id, recover=False)
-            watch = client.store.watch_ledger
-            client.store.watch_ledger = lambda *args: (time.sleep(0.05), watch(*args))[1]
-            await reader.wait_lac(5, 0.01)
-            await writer.close()
-            async with asyncio.timeout(3):
-                assert [v async for b in reader.tail(0) for v in b.to_list()] == [b"0"]
-            await reader.close()
-
-    run(work())
+async def test_a_wait_that_ends_early_does_not_keep_a_reader_from_seeing_the_close() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"0")
+        client = cluster.client()
+        reader = await client.open_ledger(writer.ledger_id, recover=False)
+        watch = client.store.watch_ledger
+        client.store.watch_ledger = lambda *args: (time.sleep(0.05), watch(*args))[1]
+        await reader.wait_lac(5, 0.01)
+        await writer.close()
+        async with asyncio.timeout(3):
+            assert [v async for b in reader.tail(0) for v in b.to_list()] == [b"0"]
+        await reader.close()
 
 
-def test_an_entry_that_another_thread_appends_while_the_writer_closes_is_in_the_ledger() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            has_room = writer._room.has
-            writer._room.has = lambda size: (time.sleep(0.1), has_room(size))[1]
-            appending = asyncio.create_task(asyncio.to_thread(writer.append_nowait, b"0"))
-            await asyncio.sleep(0.03)
-            await writer.close()
-            async with asyncio.timeout(1):
-                await writer.wait_confirmed(await appending)
-            assert writer.metadata.last_entry_id == 0
-
-    run(work())
+async def test_an_entry_that_another_thread_appends_while_the_writer_closes_is_in_the_ledger() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        has_room = writer._room.has
+        writer._room.has = lambda size: (time.sleep(0.1), has_room(size))[1]
+        appending = asyncio.create_task(asyncio.to_thread(writer.append_nowait, b"0"))
+        await asyncio.sleep(0.03)
+        await writer.close()
+        async with asyncio.timeout(1):
+            await writer.wait_confirmed(await appending)
+        assert writer.metadata.last_entry_id == 0
 
 
-def test_a_client_that_closes_while_a_ledger_notes_missing_copies_cancels_nobody() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            client = cluster.client()
-            writer = await client.create_ledger()
-            cluster.network.down(writer.metadata.last_fragment.ensemble[2])
-            noting, mark = threading.Event(), client.store.mark_underreplicated
-            client.store.mark_underreplicated = lambda *args: (noting.set(), time.sleep(0.3), mark(*args))[2]
-            await writer.append(b"0")
-            closing = asyncio.create_task(writer.close())
-            await asyncio.to_thread(noting.wait, 5)
-            await asyncio.sleep(0.1)  # the close itself is through
-            await writer.abandon()
-            with pytest.raises(ClientClosedError):
-                await closing
-
-    run(work())
+async def test_a_client_that_closes_while_a_ledger_notes_missing_copies_cancels_nobody() -> None:
+    async with memory_cluster(3) as cluster:
+        client = cluster.client()
+        writer = await client.create_ledger()
+        cluster.network.down(writer.metadata.last_fragment.ensemble[2])
+        noting, mark = threading.Event(), client.store.mark_underreplicated
+        client.store.mark_underreplicated = lambda *args: (noting.set(), time.sleep(0.3), mark(*args))[2]
+        await writer.append(b"0")
+        closing = asyncio.create_task(writer.close())
+        await asyncio.to_thread(noting.wait, 5)
+        await asyncio.sleep(0.1)  # the close itself is through
+        await writer.abandon()
+        with pytest.raises(ClientClosedError):
+            await closing
 
 
-def test_a_thread_that_gives_up_its_future_takes_no_other_entry_along() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            impatient = asyncio.wrap_future(writer.append_future(b"0"))
-            impatient.cancel()
-            async with asyncio.timeout(3):
-                assert await asyncio.wrap_future(writer.append_future(b"1")) == 1
-            await writer.close()
-
-    run(work())
+async def test_a_thread_that_gives_up_its_future_takes_no_other_entry_along() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        impatient = asyncio.wrap_future(writer.append_future(b"0"))
+        impatient.cancel()
+        async with asyncio.timeout(3):
+            assert await asyncio.wrap_future(writer.append_future(b"1")) == 1
+        await writer.close()

@@ -43,335 +43,275 @@ async def read_all(reader: LedgerReader) -> list[bytes]:
 SHAPES = [(3, 3, 2), (3, 2, 2), (1, 1, 1), (4, 2, 2), (4, 3, 2), (2, 2, 1)]
 
 
-def run(work: object) -> None:
-    asyncio.run(work)
-
-
 @pytest.mark.parametrize("digest", list(DigestType))
 @pytest.mark.parametrize(("e", "qw", "qa"), SHAPES)
-def test_what_is_written_is_read_back_in_order(e: int, qw: int, qa: int, digest: DigestType) -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            bookkeeper = cluster.client()
-            async with await bookkeeper.create_ledger(
-                ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, digest_type=digest, password=PASSWORD
-            ) as ledger:
-                wanted = entries(50)
-                last = await ledger.append_batch(EntryBatch.from_list(wanted[:30]))
-                await ledger.wait_confirmed(last)
-                for value in wanted[30:]:
-                    await ledger.append(value)
-            metadata = (await bookkeeper.read_metadata(ledger.ledger_id)).value
-            assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 49)
-            assert metadata.length == sum(map(len, wanted))
-            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD)
-            assert await read_all(reader) == wanted
-
-    run(work())
+async def test_what_is_written_is_read_back_in_order(e: int, qw: int, qa: int, digest: DigestType) -> None:
+    async with memory_cluster(5) as cluster:
+        bookkeeper = cluster.client()
+        async with await bookkeeper.create_ledger(
+            ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa, digest_type=digest, password=PASSWORD
+        ) as ledger:
+            wanted = entries(50)
+            last = await ledger.append_batch(EntryBatch.from_list(wanted[:30]))
+            await ledger.wait_confirmed(last)
+            for value in wanted[30:]:
+                await ledger.append(value)
+        metadata = (await bookkeeper.read_metadata(ledger.ledger_id)).value
+        assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 49)
+        assert metadata.length == sum(map(len, wanted))
+        reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=PASSWORD)
+        assert await read_all(reader) == wanted
 
 
 @pytest.mark.parametrize(("e", "qw", "qa"), SHAPES)
-def test_recovery_keeps_every_confirmed_entry_and_fences_the_writer(e: int, qw: int, qa: int) -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            writer = await cluster.client().create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
-            wanted = entries(40)
-            last = await writer.append_batch(EntryBatch.from_list(wanted))
-            await writer.wait_confirmed(last)
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-            assert reader.is_closed
-            assert await read_all(reader) == wanted
-            assert reader.length == sum(map(len, wanted))
-            with pytest.raises(LedgerFencedError) as caught:
-                await writer.append(b"too late")
-            assert caught.value.outcome is Outcome.UNKNOWN
-            with pytest.raises(LedgerFencedError):
-                await writer.close()
-
-    run(work())
-
-
-def test_an_open_ledger_is_read_to_the_lac_without_disturbing_its_writer() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            for value in entries(5):
-                await writer.append(value)
-            await eventually(lambda: any(b.machine for b in cluster.network.bookies.values()))
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
-            assert not reader.is_closed
-            await reader.wait_lac(3, 2.0)
-            assert reader.last_add_confirmed == 4
-            assert await read_all(reader) == entries(5)
-            await writer.append(b"more")
+async def test_recovery_keeps_every_confirmed_entry_and_fences_the_writer(e: int, qw: int, qa: int) -> None:
+    async with memory_cluster(5) as cluster:
+        writer = await cluster.client().create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
+        wanted = entries(40)
+        last = await writer.append_batch(EntryBatch.from_list(wanted))
+        await writer.wait_confirmed(last)
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+        assert reader.is_closed
+        assert await read_all(reader) == wanted
+        assert reader.length == sum(map(len, wanted))
+        with pytest.raises(LedgerFencedError) as caught:
+            await writer.append(b"too late")
+        assert caught.value.outcome is Outcome.UNKNOWN
+        with pytest.raises(LedgerFencedError):
             await writer.close()
-            await reader.close()
 
-    run(work())
+
+async def test_an_open_ledger_is_read_to_the_lac_without_disturbing_its_writer() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        for value in entries(5):
+            await writer.append(value)
+        await eventually(lambda: any(b.machine for b in cluster.network.bookies.values()))
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+        assert not reader.is_closed
+        await reader.wait_lac(3, 2.0)
+        assert reader.last_add_confirmed == 4
+        assert await read_all(reader) == entries(5)
+        await writer.append(b"more")
+        await writer.close()
+        await reader.close()
 
 
 @pytest.mark.rule("P9")
-def test_the_last_entry_of_an_idle_writer_reaches_a_tail() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"first")
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
-            seen: list[bytes] = []
+async def test_the_last_entry_of_an_idle_writer_reaches_a_tail() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"first")
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+        seen: list[bytes] = []
 
-            async def follow() -> None:
-                async for batch in reader.tail(0):
-                    seen.extend(batch.to_list())
+        async def follow() -> None:
+            async for batch in reader.tail(0):
+                seen.extend(batch.to_list())
 
-            task = asyncio.create_task(follow())
-            await eventually(lambda: seen == [b"first"])
-            began = asyncio.get_running_loop().time()
-            await writer.append(b"second")
-            await eventually(lambda: seen == [b"first", b"second"])
-            assert asyncio.get_running_loop().time() - began < 0.2
-            await writer.close()
-            await asyncio.wait_for(task, 3)
-            await reader.close()
-
-    run(work())
+        task = asyncio.create_task(follow())
+        await eventually(lambda: seen == [b"first"])
+        began = asyncio.get_running_loop().time()
+        await writer.append(b"second")
+        await eventually(lambda: seen == [b"first", b"second"])
+        assert asyncio.get_running_loop().time() - began < 0.2
+        await writer.close()
+        await asyncio.wait_for(task, 3)
+        await reader.close()
 
 
 @pytest.mark.rule("MUST14")
-def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
-            seen: list[bytes] = []
+async def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+        seen: list[bytes] = []
 
-            async def follow() -> None:
-                async for batch in reader.tail(0):
-                    seen.extend(batch.to_list())
+        async def follow() -> None:
+            async for batch in reader.tail(0):
+                seen.extend(batch.to_list())
 
-            task = asyncio.create_task(follow())
-            for part in range(10):
-                await writer.append_batch(EntryBatch.from_list(entries(10, part * 10)))
-            await writer.close()
-            await asyncio.wait_for(task, 3)
-            assert seen == entries(100)
-            await reader.close()
-
-    run(work())
+        task = asyncio.create_task(follow())
+        for part in range(10):
+            await writer.append_batch(EntryBatch.from_list(entries(10, part * 10)))
+        await writer.close()
+        await asyncio.wait_for(task, 3)
+        assert seen == entries(100)
+        await reader.close()
 
 
 @pytest.mark.parametrize(("e", "qw", "qa"), [(3, 3, 2), (3, 2, 2), (4, 3, 2)])
-def test_a_killed_bookie_is_replaced_and_the_write_goes_on(e: int, qw: int, qa: int) -> None:
-    async def work() -> None:
-        async with memory_cluster(6) as cluster:
-            bookkeeper = cluster.client()
-            writer = await bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
-            wanted = entries(200)
-            for start in range(0, 100, 10):
-                await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
-            victim = writer.metadata.last_fragment.ensemble[0]
-            cluster.kill(victim)
-            for start in range(100, 200, 10):
-                await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
-            await writer.wait_confirmed(199)
-            await eventually(lambda: victim not in writer.metadata.last_fragment.ensemble)
-            await writer.close()
-            reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
-            assert await read_all(reader) == wanted
-
-    run(work())
+async def test_a_killed_bookie_is_replaced_and_the_write_goes_on(e: int, qw: int, qa: int) -> None:
+    async with memory_cluster(6) as cluster:
+        bookkeeper = cluster.client()
+        writer = await bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
+        wanted = entries(200)
+        for start in range(0, 100, 10):
+            await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
+        victim = writer.metadata.last_fragment.ensemble[0]
+        cluster.kill(victim)
+        for start in range(100, 200, 10):
+            await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
+        await writer.wait_confirmed(199)
+        await eventually(lambda: victim not in writer.metadata.last_fragment.ensemble)
+        await writer.close()
+        reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
+        assert await read_all(reader) == wanted
 
 
-def test_without_a_spare_bookie_the_writer_fails_with_unknown_outcome() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"safe")
-            cluster.kill(writer.metadata.last_fragment.ensemble[0])
-            cluster.kill(writer.metadata.last_fragment.ensemble[1])
-            with pytest.raises(NotEnoughBookiesError) as caught:
-                await writer.append(b"unsafe")
-            assert caught.value.outcome is Outcome.UNKNOWN
-
-    run(work())
+async def test_without_a_spare_bookie_the_writer_fails_with_unknown_outcome() -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"safe")
+        cluster.kill(writer.metadata.last_fragment.ensemble[0])
+        cluster.kill(writer.metadata.last_fragment.ensemble[1])
+        with pytest.raises(NotEnoughBookiesError) as caught:
+            await writer.append(b"unsafe")
+        assert caught.value.outcome is Outcome.UNKNOWN
 
 
 @pytest.mark.rule("P8")
-def test_close_marks_the_copies_it_could_not_make() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            writer = await cluster.client().create_ledger()
-            slow = writer.metadata.last_fragment.ensemble[2]
-            cluster.network.hold(slow)
-            await writer.append(b"two copies only")
-            await writer.close()
-            assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, (slow,))]
-
-    run(work())
+async def test_close_marks_the_copies_it_could_not_make() -> None:
+    async with memory_cluster(4) as cluster:
+        writer = await cluster.client().create_ledger()
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.hold(slow)
+        await writer.append(b"two copies only")
+        await writer.close()
+        assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, (slow,))]
 
 
 @pytest.mark.rule("P8")
-def test_close_waits_for_a_third_copy_that_arrives_in_time() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            writer = await cluster.client().create_ledger()
-            slow = writer.metadata.last_fragment.ensemble[2]
-            cluster.network.hold(slow)
-            await writer.append(b"soon three copies")
-            closing = asyncio.create_task(writer.close())
-            await asyncio.sleep(0.05)
-            assert not closing.done()
-            cluster.network.release(slow)
-            await closing
-            assert list(cluster.store.list_underreplicated()) == []
-
-    run(work())
+async def test_close_waits_for_a_third_copy_that_arrives_in_time() -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client().create_ledger()
+        slow = writer.metadata.last_fragment.ensemble[2]
+        cluster.network.hold(slow)
+        await writer.append(b"soon three copies")
+        closing = asyncio.create_task(writer.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        cluster.network.release(slow)
+        await closing
+        assert list(cluster.store.list_underreplicated()) == []
 
 
-def test_recovery_finishes_with_one_bookie_down() -> None:
-    async def work() -> None:
-        async with memory_cluster(5) as cluster:
-            writer = await cluster.client().create_ledger()
-            wanted = entries(30)
-            await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
-            cluster.kill(writer.metadata.last_fragment.ensemble[1])
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-            assert await read_all(reader) == wanted
-            await writer.abandon()
-
-    run(work())
+async def test_recovery_finishes_with_one_bookie_down() -> None:
+    async with memory_cluster(5) as cluster:
+        writer = await cluster.client().create_ledger()
+        wanted = entries(30)
+        await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
+        cluster.kill(writer.metadata.last_fragment.ensemble[1])
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+        assert await read_all(reader) == wanted
+        await writer.abandon()
 
 
 @pytest.mark.rule("P7")
-def test_two_recoverers_agree_on_the_end() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            writer = await cluster.client().create_ledger()
-            wanted = entries(300)
-            await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
-            clients: list[BookKeeper] = [cluster.client() for _ in range(3)]
-            readers = await asyncio.gather(*(c.open_ledger(writer.ledger_id, recover=True) for c in clients))
-            assert {reader.last_add_confirmed for reader in readers} == {299}
-            assert await read_all(readers[0]) == wanted
-            await writer.abandon()
-
-    run(work())
+async def test_two_recoverers_agree_on_the_end() -> None:
+    async with memory_cluster(4) as cluster:
+        writer = await cluster.client().create_ledger()
+        wanted = entries(300)
+        await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
+        clients: list[BookKeeper] = [cluster.client() for _ in range(3)]
+        readers = await asyncio.gather(*(c.open_ledger(writer.ledger_id, recover=True) for c in clients))
+        assert {reader.last_add_confirmed for reader in readers} == {299}
+        assert await read_all(readers[0]) == wanted
+        await writer.abandon()
 
 
-def test_an_empty_ledger_recovers_to_nothing() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            writer = await cluster.client().create_ledger()
-            reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-            assert (reader.last_add_confirmed, reader.length) == (-1, 0)
-            assert await read_all(reader) == []
-            await writer.abandon()
-
-    run(work())
+async def test_an_empty_ledger_recovers_to_nothing() -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client().create_ledger()
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
+        assert (reader.last_add_confirmed, reader.length) == (-1, 0)
+        assert await read_all(reader) == []
+        await writer.abandon()
 
 
-def test_bad_input_is_refused_before_anything_is_created() -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            bookkeeper = cluster.client()
-            with pytest.raises(InvalidArgumentError, match="3, 3, 2"):
-                await bookkeeper.create_ledger(ensemble_size=2, write_quorum_size=3, ack_quorum_size=2)
-            with pytest.raises(InvalidArgumentError):
-                await bookkeeper.create_ledger(ack_quorum_size=0)
-            with pytest.raises(NotEnoughBookiesError, match="4 writable bookies are needed and 3 can be used"):
-                await bookkeeper.create_ledger(ensemble_size=4)
-            assert await bookkeeper.list_ledgers() == []
-            ledger = await bookkeeper.create_ledger(password=b"right")
-            with pytest.raises(EntryTooLargeError):
-                await ledger.append(b"x" * (ENTRY_BYTES_MAX + 1))
-            await ledger.close()
-            with pytest.raises(LedgerClosedError):
-                ledger.append_nowait(b"late")
-            with pytest.raises(WrongPasswordError):
-                await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"wrong")
-            with pytest.raises(WrongDigestTypeError):
-                await bookkeeper.open_ledger(
-                    ledger.ledger_id, recover=False, password=b"right", digest_type=DigestType.MAC
-                )
-            with pytest.raises(NoSuchLedgerError, match="nearest ids"):
-                await bookkeeper.open_ledger(ledger.ledger_id + 1000, recover=False)
-            reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"right")
-            with pytest.raises(InvalidArgumentError):
-                [b async for b in reader.read(0, 0)]
-
-    run(work())
+async def test_bad_input_is_refused_before_anything_is_created() -> None:
+    async with memory_cluster(3) as cluster:
+        bookkeeper = cluster.client()
+        with pytest.raises(InvalidArgumentError, match="3, 3, 2"):
+            await bookkeeper.create_ledger(ensemble_size=2, write_quorum_size=3, ack_quorum_size=2)
+        with pytest.raises(InvalidArgumentError):
+            await bookkeeper.create_ledger(ack_quorum_size=0)
+        with pytest.raises(NotEnoughBookiesError, match="4 writable bookies are needed and 3 can be used"):
+            await bookkeeper.create_ledger(ensemble_size=4)
+        assert await bookkeeper.list_ledgers() == []
+        ledger = await bookkeeper.create_ledger(password=b"right")
+        with pytest.raises(EntryTooLargeError):
+            await ledger.append(b"x" * (ENTRY_BYTES_MAX + 1))
+        await ledger.close()
+        with pytest.raises(LedgerClosedError):
+            ledger.append_nowait(b"late")
+        with pytest.raises(WrongPasswordError):
+            await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"wrong")
+        with pytest.raises(WrongDigestTypeError):
+            await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"right", digest_type=DigestType.MAC)
+        with pytest.raises(NoSuchLedgerError, match="nearest ids"):
+            await bookkeeper.open_ledger(ledger.ledger_id + 1000, recover=False)
+        reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"right")
+        with pytest.raises(InvalidArgumentError):
+            [b async for b in reader.read(0, 0)]
 
 
-def test_ten_writers_coalesce_single_appends_and_keep_their_order() -> None:
-    async def work() -> None:
-        async with memory_cluster(4) as cluster:
-            bookkeeper = cluster.client()
-            writers = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(10)))
-            for writer in writers:
-                ids = [writer.append_nowait(value) for value in entries(500)]
-                assert ids == list(range(500))
-            await asyncio.gather(*(writer.close() for writer in writers))
-            for writer in writers:
-                reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
-                assert await read_all(reader) == entries(500)
-
-    run(work())
+async def test_ten_writers_coalesce_single_appends_and_keep_their_order() -> None:
+    async with memory_cluster(4) as cluster:
+        bookkeeper = cluster.client()
+        writers = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(10)))
+        for writer in writers:
+            ids = [writer.append_nowait(value) for value in entries(500)]
+            assert ids == list(range(500))
+        await asyncio.gather(*(writer.close() for writer in writers))
+        for writer in writers:
+            reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
+            assert await read_all(reader) == entries(500)
 
 
-def test_a_writer_abandoned_inside_its_block_leaves_it_quietly_and_its_sessions_end() -> None:
-    async def scenario() -> None:
-        async with memory_cluster() as cluster:
-            async with await cluster.client().create_ledger() as writer:
-                await writer.append(b"0")
-                await writer.abandon()
-            assert writer.is_failed
-            with pytest.raises(ClientClosedError):
-                await writer.append(b"1")
-            bookies = cluster.network.bookies.values()
-            await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
-
-    run(scenario())
-
-
-def test_a_failed_bookie_is_avoided_until_nothing_else_is_left_or_its_time_is_over() -> None:
-    async def scenario() -> None:
-        async with memory_cluster(5) as cluster:
-            client = cluster.client()
-            failed = ("b0", "b1")
-            assert (await client._bookies_without(failed)).quarantined == failed
-            chosen = [client._choose(await client.refresh_bookies(), 3, 3, FLAT) for _ in range(5)]
-            assert {frozenset(bookies) for bookies in chosen} == {frozenset(("b2", "b3", "b4"))}
-            four = client._choose(await client.refresh_bookies(), 4, 3, FLAT)
-            assert {"b2", "b3", "b4"} < set(four)
-            brief = cluster.client(replace(FAST, quarantine_ms=20))
-            await brief._bookies_without(failed)
-            await eventually(lambda: brief._failed.now() == ())
-
-    run(scenario())
-
-
-def test_a_degraded_writer_goes_on_with_the_bookies_that_are_left_and_marks_the_rest() -> None:
-    async def scenario() -> None:
-        async with memory_cluster(3) as cluster:
-            writer = await cluster.client(replace(FAST, allow_degraded_writes=True)).create_ledger()
+async def test_a_writer_abandoned_inside_its_block_leaves_it_quietly_and_its_sessions_end() -> None:
+    async with memory_cluster() as cluster:
+        async with await cluster.client().create_ledger() as writer:
             await writer.append(b"0")
-            cluster.kill("b1")
-            assert [await writer.append(b"x") for _ in range(20)] == list(range(1, 21))
-            await writer.close()
-            assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, ("b1",))]
+            await writer.abandon()
+        assert writer.is_failed
+        with pytest.raises(ClientClosedError):
+            await writer.append(b"1")
+        bookies = cluster.network.bookies.values()
+        await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
 
-    run(scenario())
+
+async def test_a_failed_bookie_is_avoided_until_nothing_else_is_left_or_its_time_is_over() -> None:
+    async with memory_cluster(5) as cluster:
+        client = cluster.client()
+        failed = ("b0", "b1")
+        assert (await client._bookies_without(failed)).quarantined == failed
+        chosen = [client._choose(await client.refresh_bookies(), 3, 3, FLAT) for _ in range(5)]
+        assert {frozenset(bookies) for bookies in chosen} == {frozenset(("b2", "b3", "b4"))}
+        four = client._choose(await client.refresh_bookies(), 4, 3, FLAT)
+        assert {"b2", "b3", "b4"} < set(four)
+        brief = cluster.client(replace(FAST, quarantine_ms=20))
+        await brief._bookies_without(failed)
+        await eventually(lambda: brief._failed.now() == ())
 
 
-def test_a_machine_that_is_fed_the_impossible_ends_its_writer_and_its_sessions() -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            writer = await cluster.client().create_ledger()
-            await writer.append(b"0")
-            writer._driver.feed(MetadataConflicted())  # answers nothing that was asked
-            with pytest.raises(LocalProtocolError, match="OPEN MetadataConflicted"):
-                await writer.append(b"1")
-            bookies = cluster.network.bookies.values()
-            await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
-            assert (await cluster.client().open_ledger(writer.ledger_id, recover=True)).last_add_confirmed == 0
+async def test_a_degraded_writer_goes_on_with_the_bookies_that_are_left_and_marks_the_rest() -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client(replace(FAST, allow_degraded_writes=True)).create_ledger()
+        await writer.append(b"0")
+        cluster.kill("b1")
+        assert [await writer.append(b"x") for _ in range(20)] == list(range(1, 21))
+        await writer.close()
+        assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, ("b1",))]
 
-    run(work())
+
+async def test_a_machine_that_is_fed_the_impossible_ends_its_writer_and_its_sessions() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"0")
+        writer._driver.feed(MetadataConflicted())  # answers nothing that was asked
+        with pytest.raises(LocalProtocolError, match="OPEN MetadataConflicted"):
+            await writer.append(b"1")
+        bookies = cluster.network.bookies.values()
+        await eventually(lambda: all(not bookie.machine._core.ledgers for bookie in bookies))
+        assert (await cluster.client().open_ledger(writer.ledger_id, recover=True)).last_add_confirmed == 0

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -24,23 +25,18 @@ SMALL = Pattern(seed=4, size_min=40, size_max=40)
 STORY_S = 120.0
 LARGE_LEDGER, LARGE_ENTRY = 2**33 + 7, 2**32 + 5
 
-Story = Callable[[BookKeeper], Awaitable[None]]
-
 
 @pytest.fixture(scope="module")
 def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
     return peer.client(apache.uri)
 
 
-def run(cluster: ApacheCluster, story: Story) -> None:
+@asynccontextmanager
+async def our_client(cluster: ApacheCluster) -> AsyncIterator[BookKeeper]:
     """A story with our client."""
-
-    async def told() -> None:
-        config = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500)
-        async with asyncio.timeout(STORY_S), await connect(cluster.uri, config=config) as client:
-            await story(client)
-
-    asyncio.run(told())
+    config = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500)
+    async with asyncio.timeout(STORY_S), await connect(cluster.uri, config=config) as client:
+        yield client
 
 
 async def append(writer: LedgerWriter, pattern: Pattern, first: int, last: int) -> None:
@@ -53,8 +49,8 @@ async def what_we_read(client: BookKeeper, ledger_id: int, first: int, last: int
         return checksum([entry async for batch in reader.read(first, last) for entry in batch.to_list()])
 
 
-def test_striped_ledgers_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_striped_ledgers_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
+    async with our_client(apache) as client:
         writer = await client.create_ledger(write_quorum_size=2, ack_quorum_size=1, password=PASSWORD)
         await append(writer, SMALL, 0, 9999)
         await writer.close()
@@ -62,13 +58,11 @@ def test_striped_ledgers_go_both_ways(apache: ApacheCluster, java: JavaClient) -
         assert (await asyncio.to_thread(theirs.read, 0, 9999)).checksum == SMALL.checksum(0, 9999)
         assert await what_we_read(client, writer.ledger_id, 0, 9999) == SMALL.checksum(0, 9999)
 
-    run(apache, story)
 
-
-def test_entries_of_the_greatest_size_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
+async def test_entries_of_the_greatest_size_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
     large = Pattern(seed=5, size_min=(5 << 20) - 1024, size_max=(5 << 20) - 1024)
 
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache) as client:
         writer = await client.create_ledger(password=PASSWORD)
         await append(writer, large, 0, 3)
         await writer.close()
@@ -76,11 +70,9 @@ def test_entries_of_the_greatest_size_go_both_ways(apache: ApacheCluster, java: 
         assert (await asyncio.to_thread(theirs.read, 0, 3)).checksum == large.checksum(0, 3)
         assert await what_we_read(client, writer.ledger_id, 0, 3) == large.checksum(0, 3)
 
-    run(apache, story)
 
-
-def test_ledgers_that_were_closed_empty(apache: ApacheCluster, java: JavaClient) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_ledgers_that_were_closed_empty(apache: ApacheCluster, java: JavaClient) -> None:
+    async with our_client(apache) as client:
         ledger = await asyncio.to_thread(java.create)
         await asyncio.to_thread(ledger.close)
         abandoned = await asyncio.to_thread(java.create)
@@ -92,12 +84,10 @@ def test_ledgers_that_were_closed_empty(apache: ApacheCluster, java: JavaClient)
         theirs = await asyncio.to_thread(java.open, writer.ledger_id)
         assert (theirs.opened.lac, theirs.opened.closed, theirs.opened.length) == (-1, True, 0)
 
-    run(apache, story)
-
 
 @pytest.mark.rule("D29")
-def test_ledger_ids_beyond_32_bits(apache: ApacheCluster, java: JavaClient) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_ledger_ids_beyond_32_bits(apache: ApacheCluster, java: JavaClient) -> None:
+    async with our_client(apache) as client:
         ledger = await asyncio.to_thread(lambda: java.create(adv=True, ledger_id=LARGE_LEDGER))
         await asyncio.to_thread(ledger.add, 300, SMALL)
         await asyncio.to_thread(ledger.close)
@@ -106,25 +96,19 @@ def test_ledger_ids_beyond_32_bits(apache: ApacheCluster, java: JavaClient) -> N
         await asyncio.to_thread(open_one.add, 300, SMALL)
         assert await what_we_read(client, LARGE_LEDGER + 1, 0, 299, recover=True) == SMALL.checksum(0, 299)
 
-    run(apache, story)
-
 
 @pytest.mark.rule("L2")
-def test_another_password_fences_nobody(apache: ApacheCluster, java: JavaClient) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_another_password_fences_nobody(apache: ApacheCluster, java: JavaClient) -> None:
+    async with our_client(apache) as client:
         ledger = await asyncio.to_thread(java.create)
         await asyncio.to_thread(ledger.add, 3, SMALL)
         with pytest.raises(WrongPasswordError):
             await client.open_ledger(ledger.ledger_id, recover=True, password=b"guessed")
         await asyncio.to_thread(ledger.add, 3, SMALL, first=3)
 
-    run(apache, story)
 
-
-def test_a_bookie_tells_its_space(apache: ApacheCluster) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_a_bookie_tells_its_space(apache: ApacheCluster) -> None:
+    async with our_client(apache) as client:
         for bookie in await client.refresh_bookies():
             said = await client.transport.link(bookie).bookie_info(deadline_s=10)
             assert 0 < said.free_bytes <= said.total_bytes
-
-    run(apache, story)

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PATTERN = Pattern(seed=11, size_min=0, size_max=900)
 STORY_S = 120.0
 KINDS = pytest.mark.parametrize("mixed", [False, True], ids=["apache", "mixed"])
-
-Story = Callable[[BookKeeper], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +50,17 @@ async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: B
         await ours.stop()
 
 
-def run(apache: ApacheCluster, story: Story, path: Path, *, mixed: bool = False, **config: float | str) -> None:
-    async def told() -> None:
-        settings = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500, **config)
-        async with (
-            asyncio.timeout(STORY_S),
-            await connect(apache.uri, config=settings) as client,
-            some_of_ours(apache, path, mixed, client),
-        ):
-            await story(client)
-
-    asyncio.run(told())
+@asynccontextmanager
+async def our_client(
+    apache: ApacheCluster, path: Path, *, mixed: bool = False, **config: float | str
+) -> AsyncIterator[BookKeeper]:
+    settings = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500, **config)
+    async with (
+        asyncio.timeout(STORY_S),
+        await connect(apache.uri, config=settings) as client,
+        some_of_ours(apache, path, mixed, client),
+    ):
+        yield client
 
 
 async def read(client: BookKeeper, ledger_id: int, first: int, last: int, **how: bool) -> str:
@@ -81,10 +80,10 @@ async def append(writer: LedgerWriter, first: int, last: int) -> None:
 
 
 @KINDS
-def test_entries_with_ids_of_ours_are_what_java_reads(
+async def test_entries_with_ids_of_ours_are_what_java_reads(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path, mixed: bool
 ) -> None:
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path, mixed=mixed) as client:
         writer = await client.create_ledger(explicit_ids=True, password=PASSWORD)
         payloads = dict(enumerate(PATTERN.payloads(0, 199)))
         order = [*range(199, 100, -2), *range(1, 100, 2), *range(0, 200, 2)]
@@ -98,13 +97,11 @@ def test_entries_with_ids_of_ours_are_what_java_reads(
         theirs = await asyncio.to_thread(java.open, writer.ledger_id, recover=False)
         assert (theirs.opened.lac, theirs.opened.length, theirs.opened.closed) == (199, writer.length, True)
 
-    run(apache, story, tmp_path, mixed=mixed)
 
-
-def test_a_ledger_that_java_wrote_with_a_gap_ends_below_it(
+async def test_a_ledger_that_java_wrote_with_a_gap_ends_below_it(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path
 ) -> None:
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path) as client:
         ledger = await asyncio.to_thread(java.create, adv=True)
         await asyncio.to_thread(ledger.add, 50, PATTERN)
         late = ledger.submit_add(10, PATTERN, first=60)
@@ -114,14 +111,12 @@ def test_a_ledger_that_java_wrote_with_a_gap_ends_below_it(
         assert await read(client, ledger.ledger_id, 0, 49) == PATTERN.checksum(0, 49)
         del late  # Java's client waits for the gap
 
-    run(apache, story, tmp_path)
-
 
 @KINDS
-def test_the_lac_of_deferred_syncs_follows_forces_for_java_too(
+async def test_the_lac_of_deferred_syncs_follows_forces_for_java_too(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path, mixed: bool
 ) -> None:
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path, mixed=mixed) as client:
         writer = await client.create_ledger(deferred_sync=True, password=PASSWORD)
         await append(writer, 0, 499)
         theirs = await asyncio.to_thread(java.open, writer.ledger_id, recover=False)
@@ -135,16 +130,14 @@ def test_the_lac_of_deferred_syncs_follows_forces_for_java_too(
         await writer.close()
         assert await java_reads(java, writer.ledger_id, 0, 999) == PATTERN.checksum(0, 999)
 
-    run(apache, story, tmp_path, mixed=mixed)
 
-
-def test_a_bookie_that_dies_before_the_force_gets_everything_again(
+async def test_a_bookie_that_dies_before_the_force_gets_everything_again(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path
 ) -> None:
     """``kill -9`` between the acks and the force: what the bookie had not synced goes to it, or a spare, again."""
     mortal = apache.add_bookie()
 
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path) as client:
         chosen = [mortal.bookie_id, *(bookie.bookie_id for bookie in apache.bookies[:2])]
         client._choose = lambda writable, size, *_: tuple(chosen[:size])
         writer = await client.create_ledger(deferred_sync=True, password=PASSWORD)
@@ -154,13 +147,13 @@ def test_a_bookie_that_dies_before_the_force_gets_everything_again(
         await append(writer, 1000, 1999)
         await writer.close()
         assert await java_reads(java, writer.ledger_id, 0, 1999) == PATTERN.checksum(0, 1999)
-
-    run(apache, story, tmp_path)
     assert mortal is apache.bookies.pop()
 
 
-def test_java_fences_a_writer_with_deferred_syncs(apache: ApacheCluster, java: JavaClient, tmp_path: Path) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_java_fences_a_writer_with_deferred_syncs(
+    apache: ApacheCluster, java: JavaClient, tmp_path: Path
+) -> None:
+    async with our_client(apache, tmp_path) as client:
         writer = await client.create_ledger(deferred_sync=True, password=PASSWORD)
         await append(writer, 0, 99)
         taken = await asyncio.to_thread(java.open, writer.ledger_id, recover=True)
@@ -168,14 +161,14 @@ def test_java_fences_a_writer_with_deferred_syncs(apache: ApacheCluster, java: J
         with pytest.raises(LedgerFencedError):
             await append(writer, 100, 100)
 
-    run(apache, story, tmp_path)
-
 
 @KINDS
-def test_an_explicit_lac_goes_both_ways(apache: ApacheCluster, peer: PeerClient, tmp_path: Path, mixed: bool) -> None:
+async def test_an_explicit_lac_goes_both_ways(
+    apache: ApacheCluster, peer: PeerClient, tmp_path: Path, mixed: bool
+) -> None:
     eager = peer.client(apache.uri, conf={"explicitLacInterval": 50})
 
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path, mixed=mixed) as client:
         writer = await client.create_ledger(password=PASSWORD)
         await append(writer, 0, 9)
         assert await writer.write_lac() == 9
@@ -189,13 +182,11 @@ def test_an_explicit_lac_goes_both_ways(apache: ApacheCluster, peer: PeerClient,
                     await asyncio.sleep(0.05)
         assert await read(client, ledger.ledger_id, 0, 9) == PATTERN.checksum(0, 9)
 
-    run(apache, story, tmp_path, mixed=mixed)
 
-
-def test_what_java_has_not_confirmed_is_read_at_the_callers_risk(
+async def test_what_java_has_not_confirmed_is_read_at_the_callers_risk(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path
 ) -> None:
-    async def story(client: BookKeeper) -> None:
+    async with our_client(apache, tmp_path) as client:
         ledger = await asyncio.to_thread(java.create)
         await asyncio.to_thread(ledger.add, 100, PATTERN, window=1)
         with pytest.raises(InvalidArgumentError):
@@ -204,11 +195,11 @@ def test_what_java_has_not_confirmed_is_read_at_the_callers_risk(
         with pytest.raises(NoSuchEntryError, match="not there yet"):
             await read(client, ledger.ledger_id, 100, 100, unconfirmed=True)
 
-    run(apache, story, tmp_path)
 
-
-def test_custom_metadata_ids_and_deletion_go_both_ways(apache: ApacheCluster, java: JavaClient, tmp_path: Path) -> None:
-    async def story(client: BookKeeper) -> None:
+async def test_custom_metadata_ids_and_deletion_go_both_ways(
+    apache: ApacheCluster, java: JavaClient, tmp_path: Path
+) -> None:
+    async with our_client(apache, tmp_path) as client:
         async with await client.create_ledger(
             ledger_id=4711, password=PASSWORD, custom_metadata={"who": bytes(range(256))}
         ) as writer:
@@ -224,8 +215,6 @@ def test_custom_metadata_ids_and_deletion_go_both_ways(apache: ApacheCluster, ja
         await asyncio.to_thread(java.delete, 4711)
         assert not {4711, 4712} & set(await client.list_ledgers())
 
-    run(apache, story, tmp_path)
-
 
 @pytest.fixture
 def two_racks(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[ApacheCluster]:
@@ -236,7 +225,7 @@ def two_racks(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[Apa
         yield cluster
 
 
-def test_one_script_places_the_ledgers_of_both_clients(two_racks: ApacheCluster, tmp_path: Path) -> None:
+async def test_one_script_places_the_ledgers_of_both_clients(two_racks: ApacheCluster, tmp_path: Path) -> None:
     script = tmp_path / "racks.sh"
     script.write_text(
         "#!/bin/sh\n"
@@ -249,7 +238,9 @@ def test_one_script_places_the_ledgers_of_both_clients(two_racks: ApacheCluster,
     def racks_of(ensemble: tuple[str, ...]) -> set[bool]:
         return {bookie.split(":")[0] in ("127.0.0.1", "127.0.0.2") for bookie in ensemble}
 
-    async def story(client: BookKeeper) -> None:
+    async with our_client(
+        two_racks, tmp_path, rack_script=str(script), enforce_racks=True, disk_weight_placement=True
+    ) as client:
         for _ in range(10):
             writer = await client.create_ledger(**sizes)
             assert len(racks_of(writer.metadata.last_fragment.ensemble)) == 2
@@ -269,5 +260,3 @@ def test_one_script_places_the_ledgers_of_both_clients(two_racks: ApacheCluster,
             assert first not in other.metadata.last_fragment.ensemble, "it is read-only"
             await other.close()
         await writer.close()
-
-    run(two_racks, story, tmp_path, rack_script=str(script), enforce_racks=True, disk_weight_placement=True)

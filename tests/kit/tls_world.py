@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,25 +58,19 @@ class TlsWorld:
             await lane.link.bookie_info(deadline_s=5)
 
 
-def with_tls_bookie(
-    tmp_path: Path,
-    story: Callable[[TlsWorld], Awaitable[None]],
-    authority: Authority | None = None,
-    server: Files | None = None,
-    **settings: Any,
-) -> None:
-    async def run() -> None:
-        signs = authority or Authority(tmp_path / "pki")
-        files = server or signs.issue("server")
-        uri = f"memory://{uuid.uuid4().hex}"
-        config = bookie_config(tmp_path, uri, **files.settings(), **settings)
-        bookie = await Bookie.start(config, open_store(uri), init_cluster=True)
-        try:
-            async with asyncio.timeout(40):
-                await story(TlsWorld(bookie, signs, files, uri))
-        finally:
-            await bookie.stop()
-        assert bookie._engine is not None
-        assert not bookie._engine._streams
-
-    asyncio.run(run())
+@asynccontextmanager
+async def tls_bookie(
+    tmp_path: Path, authority: Authority | None = None, server: Files | None = None, **settings: Any
+) -> AsyncIterator[TlsWorld]:
+    signs = authority or Authority(tmp_path / "pki")
+    files = server or signs.issue("server")
+    uri = f"memory://{uuid.uuid4().hex}"
+    config = bookie_config(tmp_path, uri, **files.settings(), **settings)
+    bookie = await Bookie.start(config, open_store(uri), init_cluster=True)
+    try:
+        async with asyncio.timeout(40):
+            yield TlsWorld(bookie, signs, files, uri)
+    finally:
+        await bookie.stop()
+    assert bookie._engine is not None
+    assert not bookie._engine._streams

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -60,20 +61,18 @@ class Wire:
         return taken
 
 
-def run(work: Callable[[MemoryBookKeeper, NamedLog, Wire], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(40), memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            await work(cluster, NamedLog(bookkeeper, "events", password=PASSWORD), Wire(bookkeeper))
-
-    asyncio.run(bounded())
+@asynccontextmanager
+async def log_and_wire() -> AsyncIterator[tuple[MemoryBookKeeper, NamedLog, Wire]]:
+    async with asyncio.timeout(40), memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        yield cluster, NamedLog(bookkeeper, "events", password=PASSWORD), Wire(bookkeeper)
 
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.DUMMY])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("stripes", [3, 4])
-def test_some_columns_cost_their_own_bytes(digest_type: DigestType, compression: str, stripes: int) -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_some_columns_cost_their_own_bytes(digest_type: DigestType, compression: str, stripes: int) -> None:
+    async with log_and_wire() as (_cluster, log, wire):
         await log.append_arrow(TABLE, compression=compression, digest_type=digest_type, ensemble_size=stripes)
         assert (await log.to_arrow()).equals(TABLE)
         all_bytes = wire.take()
@@ -85,22 +84,18 @@ def test_some_columns_cost_their_own_bytes(digest_type: DigestType, compression:
         assert counted.num_rows == ROWS
         assert wire.take() < 0.01 * all_bytes
 
-    run(work)
-
 
 @pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.MAC])
-def test_where_a_digest_cannot_vouch_for_parts_entries_come_whole(digest_type: DigestType) -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_where_a_digest_cannot_vouch_for_parts_entries_come_whole(digest_type: DigestType) -> None:
+    async with log_and_wire() as (_cluster, log, wire):
         await log.append_arrow(TABLE, digest_type=digest_type)
         assert (await log.to_arrow(columns=["n"], where=[("n", ">=", 100)])).equals(TABLE.select(["n"]).slice(100))
         assert (wire.partial, wire.whole > 0) == (0, True)
 
-    run(work)
-
 
 @pytest.mark.rule("K8")
-def test_columns_that_older_rows_lack_are_null_there() -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_columns_that_older_rows_lack_are_null_there() -> None:
+    async with log_and_wire() as (_cluster, log, _wire):
         await log.append_arrow(TABLE)
         more = TABLE.append_column("more", pa.array([1.5] * ROWS))
         await log.append_arrow(more, merge_schema=True)
@@ -109,8 +104,6 @@ def test_columns_that_older_rows_lack_are_null_there() -> None:
         assert found.slice(ROWS).equals(more.select(["more", "n"]))
         assert (await log.to_arrow(columns=["n"], where=[("more", "==", 1.5)])).equals(TABLE.select(["n"]))
         assert (await log.to_arrow(0, 1, columns=["more"])).column("more").null_count > 0
-
-    run(work)
 
 
 CONDITIONS: list[tuple[list[tuple[str, str, Any]], Callable[[pa.Table], Any]]] = [
@@ -128,8 +121,8 @@ CONDITIONS: list[tuple[list[tuple[str, str, Any]], Callable[[pa.Table], Any]]] =
 ]
 
 
-def test_rows_are_those_that_meet_all_conditions_and_few_entries_are_read() -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_rows_are_those_that_meet_all_conditions_and_few_entries_are_read() -> None:
+    async with log_and_wire() as (_cluster, log, wire):
         await log.append_arrow(TABLE, compression="none")
         await log.to_arrow(columns=["filler_3", "n"])
         both = wire.take()
@@ -143,11 +136,9 @@ def test_rows_are_those_that_meet_all_conditions_and_few_entries_are_read() -> N
         ).unique().to_pylist() == [1]
         assert (await log.to_arrow(where=[("even", "!=", True)])).num_rows == ROWS // 2
 
-    run(work)
 
-
-def test_conditions_that_make_no_sense_are_refused() -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_conditions_that_make_no_sense_are_refused() -> None:
+    async with log_and_wire() as (_cluster, log, _wire):
         await log.append_arrow(TABLE.slice(0, 10))
         refused: list[Any] = [
             [("nobody", "==", 1)],
@@ -162,22 +153,18 @@ def test_conditions_that_make_no_sense_are_refused() -> None:
             with pytest.raises(InvalidArgumentError):
                 await log.to_arrow(where=where)
 
-    run(work)
 
-
-def test_rows_of_every_codec_can_be_chosen() -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_rows_of_every_codec_can_be_chosen() -> None:
+    async with log_and_wire() as (_cluster, log, _wire):
         async with await log.lead() as leader:
             for value in (b"a", b"b", b"c"):
                 await leader.append(value)
         found = await log.to_arrow(columns=["value"], where=[("value", "!=", b"b"), ("offset", ">", 0)])
         assert found.to_pydict() == {"value": [b"c"]}
 
-    run(work)
 
-
-def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
-    async def work(cluster: MemoryBookKeeper, log: NamedLog, wire: Wire) -> None:
+async def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
+    async with log_and_wire() as (_cluster, log, wire):
         await log.append_arrow(TABLE)
         liars, lies = list[str](), [0]
 
@@ -195,5 +182,3 @@ def test_a_bookie_that_cuts_wrong_bytes_is_passed_over() -> None:
         read_through(wire.transport, lying)
         assert (await log.to_arrow(columns=["n", "half"])).equals(TABLE.select(["n", "half"]))
         assert lies[0]
-
-    run(work)

@@ -7,7 +7,8 @@ import asyncio
 import datetime as dt
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -55,15 +56,12 @@ EVERY_TYPE = pa.table(
 )
 
 
-def run(work: Callable[[MemoryBookKeeper, BookKeeper, NamedLog], Coroutine[Any, Any, None]]) -> None:
+@asynccontextmanager
+async def empty_world() -> AsyncIterator[tuple[MemoryBookKeeper, BookKeeper, NamedLog]]:
     """A log named ``events``, which does not exist yet."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            await work(cluster, bookkeeper, NamedLog(bookkeeper, "events", password=PASSWORD))
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(20), memory_cluster() as cluster:
+        bookkeeper = cluster.client()
+        yield cluster, bookkeeper, NamedLog(bookkeeper, "events", password=PASSWORD)
 
 
 def numbers(first: int, count: int) -> pa.Table:
@@ -92,8 +90,8 @@ async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: list[bytes], c
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 @pytest.mark.rule("K8")
-def test_a_table_comes_back_as_it_was(compression: str) -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_a_table_comes_back_as_it_was(compression: str) -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         large = pa.concat_tables([EVERY_TYPE] * 3000).combine_chunks()
         first = await log.append_arrow(EVERY_TYPE, compression=compression)
         second = await log.append_arrow(large, compression=compression)
@@ -103,11 +101,9 @@ def test_a_table_comes_back_as_it_was(compression: str) -> None:
         assert (await log.to_arrow(second.start)).num_rows == large.num_rows
         assert (await log.to_arrow(1, 1)).num_rows == 0
 
-    run(work)
 
-
-def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 2))
         await log.append_arrow(numbers(2, 2))
         columns = ["s", "offset", "row_index", "n", "log"]
@@ -127,12 +123,10 @@ def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from() -> N
         with pytest.raises(InvalidArgumentError, match="did you mean offset"):
             await log.to_arrow(columns=["ofset"])
 
-    run(work)
-
 
 @pytest.mark.rule("K8")
-def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 2))
         wider = pa.table({"more": [1.5], "s": ["x"], "n": [9]})
         with pytest.raises(SchemaMismatchError, match="merge_schema=True"):
@@ -151,11 +145,9 @@ def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> None:
         assert (await log.to_arrow(0, 1, ["more"])).to_pydict() == {"more": [None, None]}
         assert len(await log.schemas()) == 2
 
-    run(work)
 
-
-def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_refused() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_refused() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         given = pa.table(
             {
                 "a": pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["x", "y"], pa.string_view())),
@@ -188,11 +180,9 @@ def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_refused(
         with pytest.raises(InvalidArgumentError, match="no such compression"):
             await log.append_arrow(given, compression="gzip")
 
-    run(work)
 
-
-def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
+    async with empty_world() as (cluster, _bookkeeper, log):
         schema = pa.schema([("at", pa.timestamp("ns"))])
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -205,12 +195,10 @@ def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
         assert list(cluster.store.list_ledgers()) == []
         assert (await log.to_arrow()).num_rows == 0
 
-    run(work)
-
 
 @pytest.mark.rule("N2")
-def test_an_append_is_refused_before_it_writes_where_it_cannot_be_published() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_an_append_is_refused_before_it_writes_where_it_cannot_be_published() -> None:
+    async with empty_world() as (cluster, _bookkeeper, log):
         async with await log.lead(digest_type=DigestType.CRC32C) as leader:
             before = list(cluster.store.list_ledgers())
             with pytest.raises(LogHasLeaderError):
@@ -222,11 +210,9 @@ def test_an_append_is_refused_before_it_writes_where_it_cannot_be_published() ->
             await log.append_arrow(numbers(0, 1), digest_type=DigestType.MAC)
         assert list(cluster.store.list_ledgers()) == before
 
-    run(work)
 
-
-def test_entries_of_each_codec_become_its_columns() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_entries_of_each_codec_become_its_columns() -> None:
+    async with empty_world() as (_cluster, bookkeeper, _log):
         raw = NamedLog(bookkeeper, "raw", password=PASSWORD)
         await publish(bookkeeper, raw, [b"a", b"", b"\xff"], "raw")
         assert (await raw.to_arrow()).to_pydict() == {"offset": [0, 1, 2], "value": [b"a", b"", b"\xff"]}
@@ -256,11 +242,9 @@ def test_entries_of_each_codec_become_its_columns() -> None:
         with pytest.raises(InvalidArgumentError, match="codec json"):
             await raw.to_arrow(schema=members)
 
-    run(work)
 
-
-def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
+    async with empty_world() as (_cluster, bookkeeper, log):
         await publish(bookkeeper, log, [b"{}"], "raw")
         await publish(bookkeeper, log, [b'{"a": 1}'], "json")
         with pytest.raises(InvalidArgumentError, match="written with json, raw"):
@@ -274,8 +258,6 @@ def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
         assert (await log.to_arrow(codec="json", schema=members)).column("a").to_pylist() == [None, 1]
         assert (await log.to_arrow(1)).to_pydict() == {"offset": [1], "value": ['{"a": 1}']}
 
-    run(work)
-
 
 @pytest.mark.parametrize(
     ("codec", "bad", "schema"),
@@ -286,8 +268,8 @@ def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
         ("arrow", b"no directory", None),
     ],
 )
-def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, schema: pa.Schema | None) -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, schema: pa.Schema | None) -> None:
+    async with empty_world() as (_cluster, bookkeeper, log):
         if codec == "arrow":
             await log.append_arrow(numbers(0, 1))
             uuid = (await log.head()).value.uuid
@@ -311,11 +293,9 @@ def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, schema
         with pytest.raises(CorruptEntryError, match=f"offset {1 if codec != 'envelope' else 0} of log events"):
             await log.to_arrow(codec=codec, schema=schema)
 
-    run(work)
 
-
-def test_offsets_that_cannot_be_read_are_refused() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_offsets_that_cannot_be_read_are_refused() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         with pytest.raises(NoSuchLogError):
             await log.to_arrow()
         for first in range(3):
@@ -329,32 +309,25 @@ def test_offsets_that_cannot_be_read_are_refused() -> None:
             await log.to_arrow(0)
         assert (await log.to_arrow(columns=["n"])).to_pydict() == {"n": [2]}
 
-    run(work)
+
+async def test_entries_that_a_leader_has_confirmed_are_read_too() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log), await log.lead() as leader:
+        await leader.append(b"one")
+        await leader.append(b"two")
+        while await log.end_offset() < 2:
+            await asyncio.sleep(0.005)
+        found = await log.to_arrow(columns=["value", "ledger_closed"])
+        assert found.to_pydict() == {"value": [b"one", b"two"], "ledger_closed": [False, False]}
 
 
-def test_entries_that_a_leader_has_confirmed_are_read_too() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
-        async with await log.lead() as leader:
-            await leader.append(b"one")
-            await leader.append(b"two")
-            while await log.end_offset() < 2:
-                await asyncio.sleep(0.005)
-            found = await log.to_arrow(columns=["value", "ledger_closed"])
-            assert found.to_pydict() == {"value": [b"one", b"two"], "ledger_closed": [False, False]}
-
-    run(work)
-
-
-def test_an_asyncio_program_pulls_a_reader_on_another_thread_only() -> None:
-    async def work(cluster: MemoryBookKeeper, bookkeeper: BookKeeper, log: NamedLog) -> None:
+async def test_an_asyncio_program_pulls_a_reader_on_another_thread_only() -> None:
+    async with empty_world() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 3))
         reader = await log.record_batch_reader(columns=["n"])
         assert reader.schema == pa.schema([("n", pa.int64())])
         assert (await asyncio.to_thread(reader.read_all)).to_pydict() == {"n": [0, 1, 2]}
         with pytest.raises(pa.ArrowInvalid, match=r"\[BK_INVALID_ARGUMENT\].*to_thread"):
             (await log.record_batch_reader()).read_all()
-
-    run(work)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -31,18 +32,16 @@ LEDGER = 7
 LAC_BODY = lac_body(3, digester(LEDGER))
 
 
-def told(story: Callable[[ApacheServer, BookieRpcLink], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(30):
-            server = await ApacheServer().start()
-            link = linked(server.port)
-            try:
-                await story(server, link)
-            finally:
-                await link.close()
-                await server.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def server_and_link() -> AsyncIterator[tuple[ApacheServer, BookieRpcLink]]:
+    async with asyncio.timeout(30):
+        server = await ApacheServer().start()
+        link = linked(server.port)
+        try:
+            yield server, link
+        finally:
+            await link.close()
+            await server.stop()
 
 
 def linked(port: int, *, batch_reads: bool = True) -> BookieRpcLink:
@@ -60,8 +59,8 @@ async def written(link: BookieRpcLink, frames: int = 1, entry: bytes = b"x") -> 
     return listener
 
 
-def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None:
+    async with server_and_link() as (server, link):
         await server.stop()
         listener = Listener()
         link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener))
@@ -72,12 +71,10 @@ def test_a_port_where_nobody_listens_is_unreachable_and_says_so_to_all() -> None
         with pytest.raises(BookieUnreachableError):
             await link.read_lac(LEDGER, deadline_s=5)
 
-    told(story)
-
 
 @pytest.mark.rule("P12")
-def test_a_force_needs_the_session_that_it_speaks_of() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_force_needs_the_session_that_it_speaks_of() -> None:
+    async with server_and_link() as (server, link):
         listener = Listener()
         link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener, deferred=True))
         server.bookie.held = True
@@ -97,13 +94,11 @@ def test_a_force_needs_the_session_that_it_speaks_of() -> None:
             await link.force(LEDGER, 1, deadline_s=5)
         assert (server.bookie.asked["deferred add"], server.bookie.asked["force"]) == (1, 2)
 
-    told(story)
-
 
 @pytest.mark.rule("P5")
 @pytest.mark.rule("MUST4")
 @pytest.mark.parametrize("fails", ["the last entry", "the LAC"])
-def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails: str) -> None:
+async def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails: str) -> None:
     """EIO with a LAC is about the last entry, so the plain read of it decides; EIO without one says nothing."""
 
     def broken(said: bytes) -> list[bytes]:
@@ -113,7 +108,7 @@ def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails:
             return [v3.framed(item.response)]
         return [said]
 
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+    async with server_and_link() as (server, link):
         await link.write_lac(LEDGER, KEY, LAC_BODY, deadline_s=5)
         assert (await link.read_lac(LEDGER, deadline_s=5)).lac_body == LAC_BODY
         if fails == "the last entry":
@@ -123,11 +118,9 @@ def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails:
             await link.read_lac(LEDGER, deadline_s=5)
         assert refused.value.reason is Reason.IO_ERROR
 
-    told(story)
 
-
-def test_a_connection_that_is_cut_breaks_all_that_waits() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_connection_that_is_cut_breaks_all_that_waits() -> None:
+    async with server_and_link() as (server, link):
         listener = await written(link)
         server.bookie.held = True
         link.send(1, frame(LEDGER, 1, [b"never answered"], session=1))
@@ -139,12 +132,10 @@ def test_a_connection_that_is_cut_breaks_all_that_waits() -> None:
             await watch
         assert listener.said[-1][0] == "broken"
 
-    told(story)
-
 
 @pytest.mark.rule("P1")
-def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
+    async with server_and_link() as (server, link):
         server.lie = lambda said: [said, said]
         listener = Listener()
         link.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, listener))
@@ -153,13 +144,11 @@ def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
         assert link.broken is not None
         assert "what was not asked" in str(link.broken)
 
-    told(story)
 
-
-def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "SILENCE_S", 0.2)
 
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+    async with server_and_link() as (server, link):
         await written(link)
         watch = asyncio.ensure_future(link.watch_lac(LEDGER, 5, timeout_s=0.8))
         await watch  # who waits for a LAC may be kept waiting
@@ -168,11 +157,9 @@ def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: py
         with pytest.raises(TransportError, match="said nothing"):
             await link.read_lac(LEDGER, deadline_s=10)
 
-    told(story)
 
-
-def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
+    async with server_and_link() as (server, link):
         await written(link)
         server.bookie.held = True
         with pytest.raises(RefusedError) as refused:
@@ -185,12 +172,10 @@ def test_a_call_ends_at_its_deadline_and_the_link_goes_on() -> None:
         server.bookie.release()
         assert (await link.read_lac(LEDGER, deadline_s=5)).last_entry_id == 0
 
-    told(story)
-
 
 @pytest.mark.long
-def test_a_bookie_that_is_slow_is_not_silent() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_bookie_that_is_slow_is_not_silent() -> None:
+    async with server_and_link() as (server, link):
         await written(link, 250)
         server.pace_s = 0.01
         singly = linked(server.port, batch_reads=False)
@@ -202,13 +187,11 @@ def test_a_bookie_that_is_slow_is_not_silent() -> None:
         assert server.bookie.asked["batch"] > 3
         await singly.close()
 
-    told(story)
-
 
 @pytest.mark.rule("MUST3")
 @pytest.mark.rule("D6")
-def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:
+    async with server_and_link() as (server, link):
         server.bookie.held = True
         fence = asyncio.ensure_future(link.fence(99, KEY, deadline_s=5))
         await asyncio.sleep(0.2)
@@ -222,11 +205,9 @@ def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:
         with pytest.raises(RefusedError):
             await link.fence(98, KEY, deadline_s=5)
 
-    told(story)
 
-
-def test_what_the_socket_does_not_take_stays_in_the_exchange() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_what_the_socket_does_not_take_stays_in_the_exchange() -> None:
+    async with server_and_link() as (_server, link):
         listener = await written(link)
         for first in range(1, 40):
             link.send(1, frame(LEDGER, first, [bytes(1 << 20)], session=1))
@@ -242,11 +223,9 @@ def test_what_the_socket_does_not_take_stays_in_the_exchange() -> None:
         assert entries > 1
         assert (await link.fence(LEDGER, KEY, deadline_s=5)).last_entry_id == 39
 
-    told(story)
 
-
-def test_explicit_lacs_are_asked_for_when_a_watch_hears_of_one() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_explicit_lacs_are_asked_for_when_a_watch_hears_of_one() -> None:
+    async with server_and_link() as (_server, link):
         await written(link, 3)
         body = LEDGER.to_bytes(8, "big") + (2).to_bytes(8, "big") + bytes(4)
         watch = asyncio.ensure_future(link.watch_lac(LEDGER, -1, timeout_s=5))
@@ -255,8 +234,6 @@ def test_explicit_lacs_are_asked_for_when_a_watch_hears_of_one() -> None:
         assert (await watch).lac_body == body
         assert (await link.watch_lac(LEDGER, 2, timeout_s=0.05)).last_entry_id == 2
 
-    told(story)
-
 
 async def read_100(link: BookieRpcLink) -> int:
     parts = link.read(LEDGER, 0, 99, bytes_max=1 << 20, deadline_s=5)
@@ -264,8 +241,8 @@ async def read_100(link: BookieRpcLink) -> int:
     return sum(parse_header(one).count for one in frames)
 
 
-def test_long_ranges_come_over_a_second_connection_as_long_as_there_is_one() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_long_ranges_come_over_a_second_connection_as_long_as_there_is_one() -> None:
+    async with server_and_link() as (server, link):
         await written(link)
         link.send(1, frame(LEDGER, 1, [b"more"] * 99, session=1))
         assert await read_100(link) == 100
@@ -281,11 +258,9 @@ def test_long_ranges_come_over_a_second_connection_as_long_as_there_is_one() -> 
         await other.close()
         assert server.bookie.asked["batch"] == 2
 
-    told(story)
 
-
-def test_the_second_connection_ends_with_the_first() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_the_second_connection_ends_with_the_first() -> None:
+    async with server_and_link() as (server, link):
         await written(link)
         await read_100(link)
         assert len(server._writers) == 2
@@ -294,11 +269,9 @@ def test_the_second_connection_ends_with_the_first() -> None:
             await link.read_lac(LEDGER, deadline_s=5)
         await eventually(lambda: not server._writers)
 
-    told(story)
 
-
-def test_closing_ends_the_connections_at_the_bookie() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_closing_ends_the_connections_at_the_bookie() -> None:
+    async with server_and_link() as (server, link):
         await written(link)
         await read_100(link)
         assert len(server._writers) == 2
@@ -306,14 +279,10 @@ def test_closing_ends_the_connections_at_the_bookie() -> None:
         await link.close()
         await eventually(lambda: not server._writers)
 
-    told(story)
 
-
-def test_a_link_that_never_connected_closes() -> None:
-    async def story(server: ApacheServer, link: BookieRpcLink) -> None:
+async def test_a_link_that_never_connected_closes() -> None:
+    async with server_and_link() as (server, link):
         await link.close()
         other = linked(server.port)
         other.attach(NewSession(LEDGER, KEY, AttachMode.WRITE, 1, Listener()))
         await other.close()
-
-    told(story)

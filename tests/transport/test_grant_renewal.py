@@ -16,7 +16,6 @@ from bk_core.transport.port import NewSession
 from bk_core.transport.wallet import Held, Permits, Wallet
 from bk_core.wire.lane.reasons import AttachMode
 from tests.kit.waiting import eventually
-from tests.transport.test_wallet import run
 
 
 class Bookie:
@@ -51,83 +50,68 @@ class Stream:
         self.sent.append(frame)
 
 
-def test_a_session_that_runs_is_shown_each_newer_grant() -> None:
-    async def story() -> None:
-        bookie, stream = Bookie(renew_s=0.05), Stream()
-        permits = Permits(Wallet(), bookie.ask)
-        session = NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None))
-        permits.attach(stream, session)
-        await eventually(lambda: len(stream.shown) >= 3)
-        assert stream.shown[:3] == [b"grant 1", b"grant 2", b"grant 3"]
-        held = permits.now(7, Right.WRITE)
-        assert held is not None
-        assert held.grant == stream.shown[-1], "what is sent from now on carries the newest one"
-        permits.lost("the end")
-        made = bookie.made
-        await asyncio.sleep(0.2)
-        assert bookie.made <= made + 1, "a link that is lost renews nothing"
-
-    run(story())
+async def test_a_session_that_runs_is_shown_each_newer_grant() -> None:
+    bookie, stream = Bookie(renew_s=0.05), Stream()
+    permits = Permits(Wallet(), bookie.ask)
+    session = NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None))
+    permits.attach(stream, session)
+    await eventually(lambda: len(stream.shown) >= 3)
+    assert stream.shown[:3] == [b"grant 1", b"grant 2", b"grant 3"]
+    held = permits.now(7, Right.WRITE)
+    assert held is not None
+    assert held.grant == stream.shown[-1], "what is sent from now on carries the newest one"
+    permits.lost("the end")
+    made = bookie.made
+    await asyncio.sleep(0.2)
+    assert bookie.made <= made + 1, "a link that is lost renews nothing"
 
 
-def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RENEW_AGAIN_S", 0.02)
 
-    async def story() -> None:
-        bookie, stream = Bookie(renew_s=0.05), Stream()
-        permits = Permits(Wallet(), bookie.ask)
-        permits.attach(stream, NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None)))
-        await eventually(lambda: stream.shown)
-        bookie.fails = 3
-        await eventually(lambda: len(stream.shown) >= 2)
-        assert (stream.shown[1], bookie.fails) == (b"grant 2", 0)
-        permits.lost("the end")
-
-    run(story())
+    bookie, stream = Bookie(renew_s=0.05), Stream()
+    permits = Permits(Wallet(), bookie.ask)
+    permits.attach(stream, NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None)))
+    await eventually(lambda: stream.shown)
+    bookie.fails = 3
+    await eventually(lambda: len(stream.shown) >= 2)
+    assert (stream.shown[1], bookie.fails) == (b"grant 2", 0)
+    permits.lost("the end")
 
 
-def test_a_grant_that_is_due_is_used_and_its_successor_is_asked_for_at_once() -> None:
+async def test_a_grant_that_is_due_is_used_and_its_successor_is_asked_for_at_once() -> None:
     """Reads have no session: asking for their grant renews it, and nobody waits."""
 
-    async def story() -> None:
-        bookie = Bookie(renew_s=0.05)
-        permits = Permits(Wallet(), bookie.ask)
-        assert await permits.get(7, Right.READ) == b"grant 1"
-        assert await permits.get(7, Right.READ) == b"grant 1"
-        await asyncio.sleep(0.06)
-        assert await permits.get(7, Right.READ) == b"grant 1"
-        await eventually(lambda: bookie.made == 2)
-        assert await permits.get(7, Right.READ) == b"grant 2"
-        permits.lost("the end")
-
-    run(story())
+    bookie = Bookie(renew_s=0.05)
+    permits = Permits(Wallet(), bookie.ask)
+    assert await permits.get(7, Right.READ) == b"grant 1"
+    assert await permits.get(7, Right.READ) == b"grant 1"
+    await asyncio.sleep(0.06)
+    assert await permits.get(7, Right.READ) == b"grant 1"
+    await eventually(lambda: bookie.made == 2)
+    assert await permits.get(7, Right.READ) == b"grant 2"
+    permits.lost("the end")
 
 
-def test_a_grant_that_is_over_is_not_used() -> None:
-    async def story() -> None:
-        bookie = Bookie(renew_s=0.02, until_s=0.05)
-        permits = Permits(Wallet(), bookie.ask)
-        assert await permits.get(7, Right.READ) == b"grant 1"
-        await asyncio.sleep(0.07)
-        assert permits.now(7, Right.READ) is None
-        assert await permits.get(7, Right.READ) == b"grant 2"
-        permits.lost("the end")
-
-    run(story())
+async def test_a_grant_that_is_over_is_not_used() -> None:
+    bookie = Bookie(renew_s=0.02, until_s=0.05)
+    permits = Permits(Wallet(), bookie.ask)
+    assert await permits.get(7, Right.READ) == b"grant 1"
+    await asyncio.sleep(0.07)
+    assert permits.now(7, Right.READ) is None
+    assert await permits.get(7, Right.READ) == b"grant 2"
+    permits.lost("the end")
 
 
-def test_frames_that_wait_for_a_grant_follow_their_session_in_order_and_go_with_a_detach() -> None:
-    async def story() -> None:
-        bookie, stream = Bookie(renew_s=30), Stream()
-        permits = Permits(Wallet(), bookie.ask)
-        permits.attach(stream, NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None)))
-        permits.attach(stream, NewSession(8, b"", AttachMode.WRITE, 2, cast("Any", None)))
-        assert [permits.holds(number, frame) for number, frame in ((1, b"a"), (2, b"x"), (1, b"b"))] == [True] * 3
-        assert permits.detach(2)
-        await eventually(lambda: len(stream.sent) >= 2)
-        assert (stream.attached, stream.sent) == ([1], [b"a", b"b"])
-        assert not permits.holds(1, b"c"), "it is sent at once"
-        assert not permits.detach(1), "the stream knows it"
-        permits.lost("the end")
-
-    run(story())
+async def test_frames_that_wait_for_a_grant_follow_their_session_in_order_and_go_with_a_detach() -> None:
+    bookie, stream = Bookie(renew_s=30), Stream()
+    permits = Permits(Wallet(), bookie.ask)
+    permits.attach(stream, NewSession(7, b"", AttachMode.WRITE, 1, cast("Any", None)))
+    permits.attach(stream, NewSession(8, b"", AttachMode.WRITE, 2, cast("Any", None)))
+    assert [permits.holds(number, frame) for number, frame in ((1, b"a"), (2, b"x"), (1, b"b"))] == [True] * 3
+    assert permits.detach(2)
+    await eventually(lambda: len(stream.sent) >= 2)
+    assert (stream.attached, stream.sent) == ([1], [b"a", b"b"])
+    assert not permits.holds(1, b"c"), "it is sent at once"
+    assert not permits.detach(1), "the stream knows it"
+    permits.lost("the end")

@@ -41,41 +41,37 @@ def asker(asked: list[str], name: str, answer: asyncio.Future[None] | BaseExcept
     return ask
 
 
-def test_a_bookie_that_keeps_silent_does_not_keep_others_from_being_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bookie_that_keeps_silent_does_not_keep_others_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "ASK_ANOTHER_S", 0.05)
 
-    async def story() -> None:
-        wallet, asked = Wallet(), list[str]()
-        silent = asyncio.get_running_loop().create_future()
-        first = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "silent", silent)))
-        await asyncio.sleep(0)
-        second = await wallet.get(7, Right.WRITE, asker(asked, "second", None))
-        assert (second.grant, asked) == (b"second", ["silent", "second"])
-        silent.set_result(None)
-        assert (await first).grant == b"silent"
-        assert wallet.now(7, Right.WRITE) is not None
-        assert (await wallet.get(7, Right.RECOVER, asker(asked, "third", None))).grant == b"third"
-
-    run(story())
+    wallet, asked = Wallet(), list[str]()
+    silent = asyncio.get_running_loop().create_future()
+    first = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "silent", silent)))
+    await asyncio.sleep(0)
+    second = await wallet.get(7, Right.WRITE, asker(asked, "second", None))
+    assert (second.grant, asked) == (b"second", ["silent", "second"])
+    silent.set_result(None)
+    assert (await first).grant == b"silent"
+    assert wallet.now(7, Right.WRITE) is not None
+    assert (await wallet.get(7, Right.RECOVER, asker(asked, "third", None))).grant == b"third"
 
 
-def test_who_wants_the_same_waits_for_the_one_that_asks_and_takes_no_for_an_answer() -> None:
-    async def story() -> None:
-        wallet, asked = Wallet(), list[str]()
-        slow = asyncio.get_running_loop().create_future()
-        first = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "slow", slow)))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "second", None)))
-        await asyncio.sleep(0.02)
-        slow.set_result(None)
-        assert [each.grant for each in await asyncio.gather(first, second)] == [b"slow", b"slow"]
-        assert asked == ["slow"]
-        no = RefusedError(Reason.PERMISSION_DENIED, "no")
-        with pytest.raises(RefusedError):
-            await wallet.get(8, Right.WRITE, asker(asked, "no", no))
-        assert (await wallet.get(8, Right.WRITE, asker(asked, "again", None))).grant == b"again"
-
-    run(story())
+async def test_who_wants_the_same_waits_for_the_one_that_asks_and_takes_no_for_an_answer() -> None:
+    wallet, asked = Wallet(), list[str]()
+    slow = asyncio.get_running_loop().create_future()
+    first = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "slow", slow)))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(wallet.get(7, Right.WRITE, asker(asked, "second", None)))
+    await asyncio.sleep(0.02)
+    slow.set_result(None)
+    assert [each.grant for each in await asyncio.gather(first, second)] == [b"slow", b"slow"]
+    assert asked == ["slow"]
+    no = RefusedError(Reason.PERMISSION_DENIED, "no")
+    with pytest.raises(RefusedError):
+        await wallet.get(8, Right.WRITE, asker(asked, "no", no))
+    assert (await wallet.get(8, Right.WRITE, asker(asked, "again", None))).grant == b"again"
 
 
 def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_ledger(

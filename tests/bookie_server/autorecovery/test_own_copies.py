@@ -9,7 +9,8 @@ import re
 import shutil
 import urllib.request
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,17 +163,15 @@ class Own:
         return found
 
 
-def with_own(story: Callable[[Own], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        own = Own()
-        await story(own)
-        own.store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def own_world() -> AsyncIterator[Own]:
+    own = Own()
+    yield own
+    own.store.close()
 
 
-def test_only_incomplete_copies_are_marked_and_a_mark_of_others_gets_this_bookie_too() -> None:
-    async def story(own: Own) -> None:
+async def test_only_incomplete_copies_are_marked_and_a_mark_of_others_gets_this_bookie_too() -> None:
+    async with own_world() as own:
         own.ledger(1)
         own.ledger(2, 7)
         own.ledger(3, 3, 4, reason=Reason.LIMBO)
@@ -184,11 +183,9 @@ def test_only_incomplete_copies_are_marked_and_a_mark_of_others_gets_this_bookie
         await own.round(60)
         assert own.own.marked == 2, "the marks stand"
 
-    with_own(story)
 
-
-def test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_back_off() -> None:
-    async def story(own: Own) -> None:
+async def test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_back_off() -> None:
+    async with own_world() as own:
         own.ledger(2, 7)
         await own.round()
         for wait_s in (60, 120, 240):
@@ -206,11 +203,9 @@ def test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_ba
         assert own.marked() == {}
         assert (own.own.lacking, own.own.healed, len(own.own.suspects)) == ({}, 1, 0)
 
-    with_own(story)
 
-
-def test_deleted_and_moved_ledgers_are_forgotten_and_what_cannot_be_judged_holds_up_no_other() -> None:
-    async def story(own: Own) -> None:
+async def test_deleted_and_moved_ledgers_are_forgotten_and_what_cannot_be_judged_holds_up_no_other() -> None:
+    async with own_world() as own:
         own.ledger(1, 5)
         own.ledger(2, 5)
         own.ledger(3, 5)
@@ -226,13 +221,11 @@ def test_deleted_and_moved_ledgers_are_forgotten_and_what_cannot_be_judged_holds
         await own.round(60)
         assert own.marked() == {3: ("a",), 4: ("a",)}
 
-    with_own(story)
 
-
-def test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once_it_does() -> None:
+async def test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once_it_does() -> None:
     """A repair has written the copy, and names its bookie when it is done with the fragment."""
 
-    async def story(own: Own) -> None:
+    async with own_world() as own:
         own.ledger(2, 5)
         value = own.store.read_ledger(2)
         moved = own.store.write_ledger(2, record((0, "bcd"), last=9, sizes=(3, 3)), value.version)
@@ -243,12 +236,10 @@ def test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once
         await own.round(3_600)
         assert own.marked() == {2: ("a",)}
 
-    with_own(story)
-
 
 @pytest.mark.parametrize(("reason", "looks"), [(Reason.DAMAGED, suspects.NOT_NAMED_LOOKS), (Reason.LIMBO, 0)])
-def test_what_no_record_gives_this_bookie_is_forgotten_in_the_end(reason: Reason, looks: int) -> None:
-    async def story(own: Own) -> None:
+async def test_what_no_record_gives_this_bookie_is_forgotten_in_the_end(reason: Reason, looks: int) -> None:
+    async with own_world() as own:
         own.ledger(2, 5, *([ENTRY_ID_MAX] if reason is Reason.LIMBO else []), reason=reason)
         value = own.store.read_ledger(2)
         own.store.write_ledger(2, record((0, "bcd"), last=9, sizes=(3, 3)), value.version)
@@ -258,11 +249,9 @@ def test_what_no_record_gives_this_bookie_is_forgotten_in_the_end(reason: Reason
             await own.round(3_600)
         assert len(own.own.suspects) == 0
 
-    with_own(story)
 
-
-def test_a_round_makes_a_bounded_number_of_marks_and_none_is_left_out() -> None:
-    async def story(own: Own) -> None:
+async def test_a_round_makes_a_bounded_number_of_marks_and_none_is_left_out() -> None:
+    async with own_world() as own:
         for ledger_id in range(own_copies.MARKS_MAX + 30):
             own.ledger(ledger_id, 5)
         await own.round()
@@ -270,11 +259,9 @@ def test_a_round_makes_a_bounded_number_of_marks_and_none_is_left_out() -> None:
         await own.round()
         assert len(own.marked()) == own_copies.MARKS_MAX + 30
 
-    with_own(story)
 
-
-def test_a_store_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(own: Own) -> None:
+async def test_a_store_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with own_world() as own:
         monkeypatch.setattr(own_copies, "POLL_S", 0.01)
         away = True
         sync = own.store.sync
@@ -292,8 +279,6 @@ def test_a_store_that_is_away_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         away = False
         await eventually(lambda: own.marked() == {1: ("a",)})
         await own.own.stop()
-
-    with_own(story)
 
 
 # --- with bookies and their disks -----------------------------------------------------------------------------------
@@ -385,16 +370,14 @@ def fetched(url: str) -> str:
     return text
 
 
-def with_bookies(path: Path, story: Callable[[Bookies], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        bookies = Bookies(path)
-        await bookies.start("b0", "b1", "b2")
-        try:
-            await story(bookies)
-        finally:
-            await bookies.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def three_bookies(path: Path) -> AsyncIterator[Bookies]:
+    bookies = Bookies(path)
+    await bookies.start("b0", "b1", "b2")
+    try:
+        yield bookies
+    finally:
+        await bookies.close()
 
 
 @pytest.fixture
@@ -405,8 +388,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.rule("S5")
 @pytest.mark.usefixtures("quick")
-def test_damage_that_scrubbing_finds_is_marked_repaired_in_place_and_forgotten(tmp_path: Path) -> None:
-    async def story(bookies: Bookies) -> None:
+async def test_damage_that_scrubbing_finds_is_marked_repaired_in_place_and_forgotten(tmp_path: Path) -> None:
+    async with three_bookies(tmp_path) as bookies:
         ledger_id = await bookies.write()
         members = bookies.store.read_ledger(ledger_id).value.last_fragment.ensemble
         await bookies.seal("b0")
@@ -429,13 +412,11 @@ def test_damage_that_scrubbing_finds_is_marked_repaired_in_place_and_forgotten(t
         await eventually(lambda: bookies.own().healed == 1, 10)
         assert bookies.own().marked == 1
 
-    with_bookies(tmp_path, story)
-
 
 @pytest.mark.rule("S8")
 @pytest.mark.usefixtures("quick")
-def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_once_it_is_over(tmp_path: Path) -> None:
-    async def story(bookies: Bookies) -> None:
+async def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_once_it_is_over(tmp_path: Path) -> None:
+    async with three_bookies(tmp_path) as bookies:
         ledger_id = await bookies.write()
         members = bookies.store.read_ledger(ledger_id).value.last_fragment.ensemble
         await bookies.stop("b0")
@@ -460,16 +441,14 @@ def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_once_it_
         await eventually(lambda: source._begun and not len(again.suspects), 10)
         assert (bookies.own().marked, list(bookies.store.list_underreplicated())) == (0, [])
 
-    with_bookies(tmp_path, story)
-
 
 @pytest.mark.long
 @pytest.mark.rule("MUST4")
 @pytest.mark.usefixtures("quick")
-def test_entry_that_is_damaged_on_every_copy_blocks_the_repair_which_says_so_and_is_denied_by_nobody(
+async def test_entry_that_is_damaged_on_every_copy_blocks_the_repair_which_says_so_and_is_denied_by_nobody(
     tmp_path: Path,
 ) -> None:
-    async def story(bookies: Bookies) -> None:
+    async with three_bookies(tmp_path) as bookies:
         ledger_id = await bookies.write()
         members = bookies.store.read_ledger(ledger_id).value.last_fragment.ensemble
         await bookies.seal(*members)
@@ -489,14 +468,12 @@ def test_entry_that_is_damaged_on_every_copy_blocks_the_repair_which_says_so_and
             assert (await bookies.told_by(name, ledger_id))[1] == {Reason.DAMAGED}
         assert {k: set(v) for k, v in bookies.store.list_underreplicated()} == named, "the marks stay"
 
-    with_bookies(tmp_path, story)
-
 
 @pytest.mark.long
 @pytest.mark.rule("S8")
 @pytest.mark.usefixtures("quick")
-def test_bookie_that_ends_while_it_is_repaired_is_whole_after_its_next_start(tmp_path: Path) -> None:
-    async def story(bookies: Bookies) -> None:
+async def test_bookie_that_ends_while_it_is_repaired_is_whole_after_its_next_start(tmp_path: Path) -> None:
+    async with three_bookies(tmp_path) as bookies:
         ledger_id = await bookies.write([entry + b"y" * 100_000 for entry in ENTRIES])
         await bookies.stop("b0")
         shutil.rmtree(tmp_path / "b0")
@@ -513,5 +490,3 @@ def test_bookie_that_ends_while_it_is_repaired_is_whole_after_its_next_start(tmp
         await client.close()
         assert await bookies.told_by("b0", ledger_id) == (len(ENTRIES), set())
         await eventually(lambda: not bookies.own().lacking, 10)
-
-    with_bookies(tmp_path, story)

@@ -7,10 +7,10 @@ import asyncio
 import errno
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import wait
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -127,15 +127,13 @@ class Rig:
         self.storage.close()
 
 
-def told(path: Path, story: Callable[[Rig], Any], frames_max: int = 1000, inline_s: float = 0.0) -> None:
-    async def run() -> None:
-        rig = Rig(path, frames_max, inline_s)
-        try:
-            await story(rig)
-        finally:
-            await rig.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def a_rig(path: Path, frames_max: int = 1000, inline_s: float = 0.0) -> AsyncIterator[Rig]:
+    rig = Rig(path, frames_max, inline_s)
+    try:
+        yield rig
+    finally:
+        await rig.stop()
 
 
 def part(k: int) -> bytes:
@@ -144,8 +142,8 @@ def part(k: int) -> bytes:
 
 
 @pytest.mark.rule("S7")
-def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         rig.files.go.clear()
         for k in range(20):
             await rig.commit(part(k))
@@ -156,16 +154,14 @@ def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_path: Pat
         await rig.until(lambda: not rig.storage.log.seal_jobs)
         await rig.until(lambda: len(rig.sealed) > 4)
         assert rig.sealed == sorted(rig.sealed)
-
-    told(tmp_path / "d", story)
     again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
     assert again.report.segments_scanned == 1, "a clean stop leaves one segment without an index"
     assert_honest(again, [part(k) for k in range(20)], healthy=True)
     again.close()
 
 
-def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         pool = rig.storage.log.pool
         await rig.commit(fence_record(9))
         await rig.until(lambda: pool.spares == 1)
@@ -176,12 +172,10 @@ def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
         assert rig.storage.log.stats.segments > 9
         assert set(rig.files.makers) == {"bookie-maintenance"}
 
-    told(tmp_path / "d", story)
-
 
 @pytest.mark.rule("MUST3")
-def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         pool = rig.storage.log.pool
         await rig.commit(fence_record(9))
         await rig.until(lambda: pool.spares == 1)
@@ -202,12 +196,10 @@ def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Path) -> 
         rig.files.full = False
         await rig.commit(part(30))
 
-    told(tmp_path / "d", story)
-
 
 @pytest.mark.rule("S6")
-def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         rig.files.lost = True
         with pytest.raises(StorageFailedError):
             await rig.fill()
@@ -215,12 +207,10 @@ def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path) -> N
         with pytest.raises(StorageFailedError):
             rig.storage.log.append_group([part(0)])
 
-    told(tmp_path / "d", story)
-
 
 @pytest.mark.rule("S4")
-def test_copies_take_turns_with_groups(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_copies_take_turns_with_groups(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         one, other = entries(1, range(4)), entries(1, range(4, 8))
         copied = rig.committer.copy([one, other])
         groups = [rig.commit(entries(2, [k])) for k in range(3)]
@@ -231,18 +221,16 @@ def test_copies_take_turns_with_groups(tmp_path: Path) -> None:
         await rig.stop()
         rig.committer.stop()
         assert rig.committer.copy([one]).cancelled()
-
-    told(tmp_path / "d", story)
     again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
     assert set(again.read(1, 0, 7).found) == set(range(8)), "the copies are in the log"
     again.close()
 
 
 @pytest.mark.rule("S4")
-def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -> None:
+async def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -> None:
     """Else a bookie under load never gets back the space of what was deleted."""
 
-    async def story(rig: Rig) -> None:
+    async with a_rig(tmp_path / "d", frames_max=1) as rig:
         rig.files.sync.clear()
         rig.files.syncing.clear()
         frames = [entries(2, [k]) for k in range(20)]
@@ -256,13 +244,11 @@ def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -
         groups = [answer[0] for answer in answers if not isinstance(answer, BookKeeperError)]
         assert [group < place for group in groups].count(True) == 1, "they are next, and then groups are"
 
-    told(tmp_path / "d", story, frames_max=1)
 
-
-def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp_path: Path) -> None:
+async def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp_path: Path) -> None:
     """Else the maintenance thread looks up only every half second, and a bookie that failed takes so long to end."""
 
-    async def story(rig: Rig) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         rig.files.sync.clear()
         rig.files.syncing.clear()
         rig.committer.put([part(0)])
@@ -275,14 +261,12 @@ def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp
         assert done == {copied}
         assert copied.cancelled()
 
-    told(tmp_path / "d", story)
-
 
 @pytest.mark.rule("P1")
-def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(tmp_path: Path) -> None:
+async def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(tmp_path: Path) -> None:
     """The machine gives up all that it had queued: what is written then is taken for what it queues next."""
 
-    async def story(rig: Rig) -> None:
+    async with a_rig(tmp_path / "d", frames_max=1) as rig:
         await rig.commit(part(0))
         await rig.until(lambda: rig.storage.log.pool.spares == 1)
         rig.files.full = True
@@ -301,8 +285,6 @@ def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(
         assert rig.storage.log.stats.frames == written
         assert rig.answers.empty()
 
-    told(tmp_path / "d", story, frames_max=1)
-
 
 class OfTheLoop(bytes):
     """Bytes that another thread cannot take."""
@@ -312,8 +294,8 @@ class OfTheLoop(bytes):
         return super().__len__()
 
 
-def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
+    async with a_rig(tmp_path / "d") as rig:
         await rig.commit(part(0))
         rig.committer.put([OfTheLoop(part(1)), part(2)])  # a bug of whoever gave it is what is tested
         failure = await asyncio.wait_for(rig.answers.get(), PART_S)
@@ -321,8 +303,6 @@ def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copi
         assert "the commit thread failed" in str(failure)
         await rig.until(lambda: not rig.committer._thread.is_alive())
         assert rig.committer.copy([part(1)]).cancelled()
-
-    told(tmp_path / "d", story)
 
 
 # --- commits on the loop ---
@@ -335,8 +315,8 @@ async def warmed(rig: Rig) -> None:
 
 
 @pytest.mark.rule("S10")
-def test_a_small_group_on_an_idle_log_is_committed_in_the_turn_that_gave_it(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_small_group_on_an_idle_log_is_committed_in_the_turn_that_gave_it(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         rig.committer.put([entries(1, [100])])
         rig.committer.put([entries(1, [101])])
@@ -346,11 +326,9 @@ def test_a_small_group_on_an_idle_log_is_committed_in_the_turn_that_gave_it(tmp_
         assert not isinstance(places, BookKeeperError)
         assert len(places) == 2, "what came in one turn is one group"
 
-    told(tmp_path, story, inline_s=PART_S)
 
-
-def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         for frames in ([entries(1, [k]) for k in range(200, 220)], [entries(1, range(300, 340), size=1700)]):
             rig.files.syncing.clear()
@@ -360,11 +338,9 @@ def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> None:
             rig.files.sync.set()
             assert not isinstance(await asyncio.wait_for(rig.answers.get(), PART_S), BookKeeperError)
 
-    told(tmp_path, story, inline_s=PART_S)
 
-
-def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=0.5) as rig:
         await warmed(rig)
         rig.committer.speed.took_s = 1.0  # what a slow sync leaves
         rig.files.syncing.clear()
@@ -376,22 +352,18 @@ def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(tmp_pat
         await asyncio.wait_for(rig.answers.get(), PART_S)
         assert rig.committer.speed.took_s >= 0.8
 
-    told(tmp_path, story, inline_s=0.5)
-
 
 @pytest.mark.rule("S3")
-def test_the_position_is_recorded_after_the_last_commit_on_the_loop(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_the_position_is_recorded_after_the_last_commit_on_the_loop(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         assert rig.storage.log.position_unrecorded
         await rig.until(lambda: not rig.storage.log.position_unrecorded)
 
-    told(tmp_path, story, inline_s=PART_S)
-
 
 @pytest.mark.rule("S6")
-def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
 
         def fail(handle: Handle) -> None:
@@ -404,20 +376,20 @@ def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
         assert rig.answers.empty()
 
-    told(tmp_path, story, inline_s=PART_S)
 
-
-def test_each_answer_says_how_large_a_group_may_be(tmp_path: Path) -> None:
+async def test_each_answer_says_how_large_a_group_may_be(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         await rig.commit(part(0))
         assert rig.group_bytes == 1 << 20
 
-    told(tmp_path / "thread", story)
-    told(tmp_path / "loop", story, inline_s=1.0)
+    async with a_rig(tmp_path / "thread") as world:
+        await story(world)
+    async with a_rig(tmp_path / "loop", inline_s=1.0) as world:
+        await story(world)
 
 
-def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: Path) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         rig.committer.put([entries(1, [500])])  # the loop will look at the end of this turn
         rig.committer.put([entries(1, [501 + n]) for n in range(12)])  # too many: the thread takes them all
@@ -442,5 +414,3 @@ def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: 
             assert not isinstance(places, BookKeeperError)
             positions += [(place.generation, place.offset) for place in places]
         assert positions == sorted(positions)
-
-    told(tmp_path, story, inline_s=PART_S)

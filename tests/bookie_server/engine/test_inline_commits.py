@@ -10,13 +10,13 @@ import pytest
 
 from bk_core.errors import BookKeeperError
 from bookie_server.engine.commit_queue import INLINE_BYTES
-from tests.bookie_server.engine.test_committer import PART_S, Rig, told, warmed
+from tests.bookie_server.engine.test_committer import PART_S, a_rig, warmed
 from tests.kit.segment_world import entries
 
 
 @pytest.mark.parametrize("frames", [1, 2], ids=["one frame a group", "two frames a group"])
-def test_groups_that_were_written_leave_room_for_the_next_on_the_loop(tmp_path: Path, frames: int) -> None:
-    async def story(rig: Rig) -> None:
+async def test_groups_that_were_written_leave_room_for_the_next_on_the_loop(tmp_path: Path, frames: int) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         size = 8_000
         for number in range(100, 100 + 3 * (INLINE_BYTES // (frames * size))):
@@ -26,14 +26,12 @@ def test_groups_that_were_written_leave_room_for_the_next_on_the_loop(tmp_path: 
         places = rig.answers.get_nowait()
         assert not isinstance(places, BookKeeperError)
 
-    told(tmp_path, story, inline_s=PART_S)
-
 
 @pytest.mark.rule("S10")
-def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -> None:
+async def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -> None:
     """Two groups at once would take the same place in the log."""
 
-    async def story(rig: Rig) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         rig.files.syncing.clear()
         rig.files.sync.clear()
@@ -50,5 +48,3 @@ def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -> None
         assert not isinstance(large, BookKeeperError)
         assert not isinstance(small, BookKeeperError)
         assert (large[0].generation, large[0].offset) < (small[0].generation, small[0].offset)
-
-    told(tmp_path, story, inline_s=PART_S)

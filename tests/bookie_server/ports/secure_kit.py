@@ -8,7 +8,7 @@ import http.client
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -124,23 +124,19 @@ class SecureWorld:
             connection.close()
 
 
-def with_secure_bookie(
-    tmp_path: Path, story: Callable[[SecureWorld], Awaitable[None]], *, admin: bool = False, **settings: Any
-) -> None:
-    async def run() -> None:
-        authority = Authority(tmp_path / "pki")
-        (tmp_path / "keys").write_text(KEY_HEX + "\n")
-        (tmp_path / "keys").chmod(0o600)
-        uri = f"memory://{uuid.uuid4().hex}"
-        given = {"security": "secure", "grant_keys_path": tmp_path / "keys", **settings}
-        if admin:
-            given |= {"admin_port": free_ports(1)[0], "admin_writes": "any"}
-        config = bookie_config(tmp_path, uri, **authority.issue("server").settings(), **given)
-        bookie = await Bookie.start(config, open_store(uri), init_cluster=True)
-        try:
-            async with asyncio.timeout(60):
-                await story(SecureWorld(bookie, authority, uri))
-        finally:
-            await bookie.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def secure_bookie(tmp_path: Path, *, admin: bool = False, **settings: Any) -> AsyncIterator[SecureWorld]:
+    authority = Authority(tmp_path / "pki")
+    (tmp_path / "keys").write_text(KEY_HEX + "\n")
+    (tmp_path / "keys").chmod(0o600)
+    uri = f"memory://{uuid.uuid4().hex}"
+    given = {"security": "secure", "grant_keys_path": tmp_path / "keys", **settings}
+    if admin:
+        given |= {"admin_port": free_ports(1)[0], "admin_writes": "any"}
+    config = bookie_config(tmp_path, uri, **authority.issue("server").settings(), **given)
+    bookie = await Bookie.start(config, open_store(uri), init_cluster=True)
+    try:
+        async with asyncio.timeout(60):
+            yield SecureWorld(bookie, authority, uri)
+    finally:
+        await bookie.stop()

@@ -20,10 +20,10 @@ from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine.events import CopiesUnwanted, LedgersDeleted
 from bookie_server.main import Bookie
 from bookie_server.ports.lane.streams import AddStream
-from tests.bookie_server.ports.secure_kit import SecureWorld, with_secure_bookie
+from tests.bookie_server.ports.secure_kit import secure_bookie
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import DEADLINE_S, KEY, Listener
-from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.tls_world import tls_bookie
 
 OTHER_KEY = b"k" * 20
 
@@ -44,27 +44,24 @@ def outcomes(events: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("lane", [*OURS, BOOKIE_RPC])
-def test_fences_and_recoveries_are_told_with_their_outcome_on_every_wire(
+async def test_fences_and_recoveries_are_told_with_their_outcome_on_every_wire(
     tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]]
 ) -> None:
     who = "CN=ingest,O=Example"
 
-    async def story(world: TlsWorld) -> None:
-        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
-            await one.write(7, 0, [b"a"])
-            await one.write(7, 1, [b"b"])
-            assert told("fence", "recovery-add") == [], "nothing of the kind yet"
-            await one.fence(7)
-            await one.read(7, 0, 0, fence_key=KEY)
-            with pytest.raises(BookKeeperError):
-                await one.fence(7, OTHER_KEY)
-            await one.write(7, 2, [b"c"], mode=AttachMode.RECOVER)
-            listener = Listener()
-            refused = one.attach(7, listener, mode=AttachMode.RECOVER, key=OTHER_KEY)
-            one.send(refused, 7, 3, [b"d"])
-            await listener.ended(refused)
-
-    with_tls_bookie(tmp_path, story)
+    async with tls_bookie(tmp_path) as world, world.lane(lane, world.authority.issue("ingest").tls()) as one:
+        await one.write(7, 0, [b"a"])
+        await one.write(7, 1, [b"b"])
+        assert told("fence", "recovery-add") == [], "nothing of the kind yet"
+        await one.fence(7)
+        await one.read(7, 0, 0, fence_key=KEY)
+        with pytest.raises(BookKeeperError):
+            await one.fence(7, OTHER_KEY)
+        await one.write(7, 2, [b"c"], mode=AttachMode.RECOVER)
+        listener = Listener()
+        refused = one.attach(7, listener, mode=AttachMode.RECOVER, key=OTHER_KEY)
+        one.send(refused, 7, 3, [b"d"])
+        await listener.ended(refused)
     events = told("fence", "recovery-add")
     assert sorted(outcomes(events)) == [
         ("fence", 7, "done", who),
@@ -84,56 +81,48 @@ def test_fences_and_recoveries_are_told_with_their_outcome_on_every_wire(
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_recoveries_that_are_refused_leave_nothing_behind(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld) -> None:
-        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
-            listener = Listener()
-            sessions = [one.attach(7, listener, mode=AttachMode.RECOVER) for _ in range(5)]
-            for session in sessions[1:]:
-                await listener.ended(session)
-            assert world.bookie._engine is not None
-            streams: list[Any] = [
-                each for each in world.bookie._engine._streams.values() if isinstance(each, AddStream)
-            ]
-            assert [len(each._recovering) for each in streams] == [1], "of the one that may go on"
-
-    with_tls_bookie(tmp_path, story, ledgers_open_per_principal_max=1)
+async def test_recoveries_that_are_refused_leave_nothing_behind(tmp_path: Path, lane: str) -> None:
+    async with (
+        tls_bookie(tmp_path, ledgers_open_per_principal_max=1) as world,
+        world.lane(lane, world.authority.issue("ingest").tls()) as one,
+    ):
+        listener = Listener()
+        sessions = [one.attach(7, listener, mode=AttachMode.RECOVER) for _ in range(5)]
+        for session in sessions[1:]:
+            await listener.ended(session)
+        assert world.bookie._engine is not None
+        streams: list[Any] = [each for each in world.bookie._engine._streams.values() if isinstance(each, AddStream)]
+        assert [len(each._recovering) for each in streams] == [1], "of the one that may go on"
 
 
 @pytest.mark.parametrize("lane", [*OURS, BOOKIE_RPC])
-def test_fencing_reads_that_are_refused_are_told_so(
+async def test_fencing_reads_that_are_refused_are_told_so(
     tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]]
 ) -> None:
-    async def story(world: TlsWorld) -> None:
-        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
-            await one.write(7, 0, [b"a"])
-            with contextlib.suppress(BookKeeperError):  # on Apache's wire the entry is unknown
-                assert not (await one.read(7, 0, 0, fence_key=OTHER_KEY))[0]
-
-    with_tls_bookie(tmp_path, story)
+    async with tls_bookie(tmp_path) as world, world.lane(lane, world.authority.issue("ingest").tls()) as one:
+        await one.write(7, 0, [b"a"])
+        with contextlib.suppress(BookKeeperError):  # on Apache's wire the entry is unknown
+            assert not (await one.read(7, 0, 0, fence_key=OTHER_KEY))[0]
     assert [outcome[:3] for outcome in outcomes(told("fence"))] == [("fence", 7, "refused")]
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_hints_of_deleted_ledgers_are_told_with_the_first_of_many(
+async def test_hints_of_deleted_ledgers_are_told_with_the_first_of_many(
     tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]]
 ) -> None:
-    async def story(world: TlsWorld) -> None:
-        async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
-            await one.link.delete_hint([5, 6], deadline_s=DEADLINE_S)
-            await _wait(lambda: bool(told("delete-hint")))
-            (event,) = told("delete-hint")
-            assert (event["ledgers"], event["count"], event["outcome"]) == ([5, 6], 2, "done")
-            assert event["identity"] == "CN=ingest,O=Example"
-
-    with_tls_bookie(tmp_path, story)
+    async with tls_bookie(tmp_path) as world, world.lane(lane, world.authority.issue("ingest").tls()) as one:
+        await one.link.delete_hint([5, 6], deadline_s=DEADLINE_S)
+        await _wait(lambda: bool(told("delete-hint")))
+        (event,) = told("delete-hint")
+        assert (event["ledgers"], event["count"], event["outcome"]) == ([5, 6], 2, "done")
+        assert event["identity"] == "CN=ingest,O=Example"
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
+async def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
     tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         engine = world.bookie._engine
         assert engine is not None
         async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
@@ -145,13 +134,13 @@ def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
         async with asyncio.timeout(DEADLINE_S):
             while len(told("fence")) < 2:
                 await asyncio.sleep(0.01)
-
-    with_tls_bookie(tmp_path, story)
     assert outcomes(told("fence"))[1][:3] == ("fence", 7, "unknown")
 
 
-def test_grants_and_what_no_role_allows_are_told(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_grants_and_what_no_role_allows_are_told(
+    tmp_path: Path, told: Callable[..., list[dict[str, Any]]]
+) -> None:
+    async with secure_bookie(tmp_path, admin=True) as world:
         world.give("writer", "CN=ingest")
         ledger = world.ledger()
         async with world.lane("direct", "ingest") as one, world.lane("direct", "stranger") as other:
@@ -161,8 +150,6 @@ def test_grants_and_what_no_role_allows_are_told(tmp_path: Path, told: Callable[
         assert await asyncio.to_thread(world.ask_admin, "stranger", "PUT", "/log/level") == 403
         world.give("operator", "CN=ingest")
         assert await asyncio.to_thread(world.ask_admin, "ingest", "PUT", "/log/level") == 400, "there is no such logger"
-
-    with_secure_bookie(tmp_path, story, admin=True)
     ingest, stranger = "CN=ingest,O=Example", "CN=stranger,O=Example"
     assert {(line["outcome"], line["identity"], line["right"]) for line in told("grant")} == {
         ("done", ingest, "WRITE"),
@@ -174,19 +161,18 @@ def test_grants_and_what_no_role_allows_are_told(tmp_path: Path, told: Callable[
     ]
 
 
-def test_apaches_wire_tells_what_no_role_allows(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
-    async def story(world: SecureWorld) -> None:
-        async with world.lane(BOOKIE_RPC, "stranger", secure=False) as other:
-            with pytest.raises(BookKeeperError):
-                await other.fence(7)
-
-    with_secure_bookie(tmp_path, story)
+async def test_apaches_wire_tells_what_no_role_allows(
+    tmp_path: Path, told: Callable[..., list[dict[str, Any]]]
+) -> None:
+    async with secure_bookie(tmp_path) as world, world.lane(BOOKIE_RPC, "stranger", secure=False) as other:
+        with pytest.raises(BookKeeperError):
+            await other.fence(7)
     (line,) = told("READ_ENTRY FENCE_LEDGER")
     assert (line["outcome"], line["identity"], line["lane"]) == ("refused", "CN=stranger,O=Example", BOOKIE_RPC)
 
 
-def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
+    async with tls_bookie(tmp_path) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie._services[1].port)
         writer.write(b"plain words, and no handshake")
         with contextlib.suppress(ConnectionError):
@@ -194,8 +180,6 @@ def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., list[dict
         writer.close()
         with pytest.raises(TlsError):
             await world.ask("direct", world.authority.issue("nobody").trust())
-
-    with_tls_bookie(tmp_path, story)
     lines = told("connect")
     assert [line["outcome"] for line in lines] == ["refused", "refused"]
     assert "plain" in lines[0]["why"]
@@ -203,13 +187,13 @@ def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., list[dict
 
 
 @pytest.mark.long
-def test_what_the_bookie_does_by_itself_and_by_order_is_told(
+async def test_what_the_bookie_does_by_itself_and_by_order_is_told(
     tmp_path: Path, told: Callable[..., list[dict[str, Any]]]
 ) -> None:
     path = tmp_path / "audit" / "bookie.log"
     path.parent.mkdir()
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, audit_path=path) as world:
         bookie: Bookie = world.bookie
         bookie._collected(LedgersDeleted((5, 6)))
         bookie._collected(CopiesUnwanted((8,)))
@@ -217,8 +201,6 @@ def test_what_the_bookie_does_by_itself_and_by_order_is_told(
         await _wait(lambda: bool(told("read-only")))
         world._store.write_bookie_order(bookie.bookie_id, None)
         await _wait(lambda: bool(told("writable")))
-
-    with_tls_bookie(tmp_path, story, audit_path=path)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [(line["did"], line.get("ledgers")) for line in lines] == [
         ("delete", [5, 6]),

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,18 @@ STREAMS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        store.initialize_cluster()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        try:
-            async with asyncio.timeout(20):
-                await story(bookie, store)
-        finally:
-            await bookie.stop()
-            store.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Bookie, Any]]:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    try:
+        async with asyncio.timeout(20):
+            yield bookie, store
+    finally:
+        await bookie.stop()
+        store.close()
 
 
 async def first_answer(bookie: Bookie, lane: str, method: str, first: Any) -> tuple[Any, bool]:
@@ -79,8 +78,8 @@ def hello(bookie: Bookie, **changes: Any) -> lane_pb2.Hello:
 @pytest.mark.rule("L1")
 @pytest.mark.parametrize("lane", OURS)
 @pytest.mark.parametrize("method", list(STREAMS))
-def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str, lane: str) -> None:
-    async def story(bookie: Bookie, store: Any) -> None:
+async def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str, lane: str) -> None:
+    async with running(tmp_path) as (bookie, store):
         answer, over = await first_answer(bookie, lane, method, STREAMS[method][0](hello=hello(bookie)))
         info = store.bookie_info(bookie.bookie_id)
         assert not over
@@ -89,8 +88,6 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str,
         assert answer.hello.instance_id == store.instance_id()
         assert answer.hello.incarnation == info.properties[INCARNATION_PROPERTY]
         assert (answer.hello.frame_bytes_max, answer.hello.entry_bytes_max) == (FRAME_BYTES_MAX, ENTRY_BYTES_MAX)
-
-    with_bookie(tmp_path, story)
 
 
 @pytest.mark.rule("L1")
@@ -108,29 +105,27 @@ def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str,
     ],
     ids=str,
 )
-def test_mismatch_is_answered_and_the_stream_closed(
+async def test_mismatch_is_answered_and_the_stream_closed(
     tmp_path: Path, method: str, change: dict[str, Any] | None, reason: int, lane: str
 ) -> None:
-    async def story(bookie: Bookie, store: Any) -> None:
+    async with running(tmp_path) as (bookie, _store):
         request = STREAMS[method][0]
         first = request() if change is None else request(hello=hello(bookie, **change))
         answer, over = await first_answer(bookie, lane, method, first)
         assert answer.hello.reason == reason
         assert over
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.parametrize("lane", OURS)
 @pytest.mark.parametrize(
     "named", ["b2\n2026-01-01 INFO bookie_server.main: all is well", "x" * 100_000], ids=["two lines", "long"]
 )
-def test_what_a_client_says_is_one_line_of_the_log_and_short(
+async def test_what_a_client_says_is_one_line_of_the_log_and_short(
     tmp_path: Path, lane: str, named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once in ten seconds, whatever else it says: a client that tries again and again does not fill the log."""
 
-    async def story(bookie: Bookie, store: Any) -> None:
+    async with running(tmp_path) as (bookie, _store):
         for number in range(4):
             for reason in ({"bookie_id": f"{named}{number}"}, {"instance_id": str(uuid.UUID(int=number))}):
                 first = lane_pb2.ControlRequest(hello=hello(bookie, **reason))
@@ -140,13 +135,11 @@ def test_what_a_client_says_is_one_line_of_the_log_and_short(
         assert all("\n" not in each and len(each) < 1000 for each in told)
         assert all("127.0.0.1:" in each or "a client on this machine" in each for each in told)
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.rule("L1")
 @pytest.mark.parametrize("lane", OURS)
-def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:
-    async def story(bookie: Bookie, store: Any) -> None:
+async def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:
+    async with running(tmp_path) as (bookie, store):
         transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
         address = Endpoint(lane, "127.0.0.1", lane_port(bookie, lane), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
@@ -158,12 +151,10 @@ def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -
         assert not said.known
         await transport.close()
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.rule("L6")
-def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, store: Any) -> None:
+async def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, _store):
         first = lane_pb2.AddRequest(
             hello=hello(bookie),
             attach=[lane_pb2.Attach(session=5, ledger_id=7, ledger_key=KEY)],
@@ -182,13 +173,11 @@ def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
                 acked = dict(zip(answer.sessions, answer.frames, strict=True)).get(5, acked)
             call.cancel()
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.rule("L5")
 @pytest.mark.parametrize("lane", OURS)
-def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
-    async def story(bookie: Bookie, store: Any) -> None:
+async def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
+    async with running(tmp_path) as (bookie, store):
         transport = LaneTransport(Caller(lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()
@@ -199,8 +188,6 @@ def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str
         transport.link(bookie.bookie_id).send(2, frame(7, 0, [b"a"], session=2))
         await listener.acked(2, 1)
         await transport.close()
-
-    with_bookie(tmp_path, story)
 
 
 @pytest.mark.rule("E1")

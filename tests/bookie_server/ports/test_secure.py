@@ -34,7 +34,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from bookie_server.config import BookieConfig
-from tests.bookie_server.ports.secure_kit import KEY_HEX, SecureWorld, with_secure_bookie
+from tests.bookie_server.ports.secure_kit import KEY_HEX, SecureWorld, secure_bookie
 from tests.kit.certificates import Authority
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import KEY, Lane, Listener
@@ -44,8 +44,9 @@ DEADLINE_S = 5.0
 
 def on_our_lanes(story: Callable[[SecureWorld, str], Awaitable[None]]) -> Callable[..., None]:
     @pytest.mark.parametrize("lane", OURS)
-    def test(lane: str, tmp_path: Path) -> None:
-        with_secure_bookie(tmp_path, lambda world: story(world, lane))
+    async def test(lane: str, tmp_path: Path) -> None:
+        async with secure_bookie(tmp_path) as world:
+            await story(world, lane)
 
     return test
 
@@ -126,13 +127,11 @@ def test_every_operation_of_apaches_wire_is_in_the_table_of_needs() -> None:
     assert all(need.right for need in APACHE.values() if need.on is not On.FREE)
 
 
-def test_every_path_of_the_admin_port_is_in_the_table_of_needs(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_every_path_of_the_admin_port_is_in_the_table_of_needs(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path, admin=True) as world:
         assert world.bookie._admin is not None
         assert {path for method, path in ADMIN if method == "GET"} == set(world.bookie._admin.paths)
         assert {path for (_, path), need in ADMIN.items() if need.on is On.FREE} == set(FREE_PATHS)
-
-    with_secure_bookie(tmp_path, story, admin=True)
 
 
 # --- nothing without a right ---
@@ -269,35 +268,33 @@ test_a_running_writer_renews_its_grant_and_ends_with_its_role = on_our_lanes(_re
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         with pytest.raises(AuthenticationError) as caught:
             async with world.lane(lane, "client", secure=False) as there:
                 await there.link.bookie_info(deadline_s=DEADLINE_S)
         assert 'set security="secure" in the client' in caught.value.remedy
 
-    with_secure_bookie(tmp_path, story)
-
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_client_that_was_told_secure_refuses_an_open_bookie(lane: str, tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
-        async with world.lane(lane, "client") as there:
-            with pytest.raises(InsecureBookieError):
-                await there.link.bookie_info(deadline_s=DEADLINE_S)
+async def test_a_client_that_was_told_secure_refuses_an_open_bookie(lane: str, tmp_path: Path) -> None:
+    async with (
+        secure_bookie(tmp_path, security="open", grant_keys_path=None) as world,
+        world.lane(lane, "client") as there,
+    ):
+        with pytest.raises(InsecureBookieError):
+            await there.link.bookie_info(deadline_s=DEADLINE_S)
 
-    with_secure_bookie(tmp_path, story, security="open", grant_keys_path=None)
 
-
-def test_a_client_that_was_told_secure_makes_no_ledger_where_all_bookies_are_open(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
-        async with world.client("client") as client:
-            with pytest.raises(InsecureBookieError, match="allows anybody anything") as caught:
-                await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-            assert "security=open" in caught.value.remedy
-            assert await client.list_ledgers() == []
-
-    with_secure_bookie(tmp_path, story, security="open", grant_keys_path=None)
+async def test_a_client_that_was_told_secure_makes_no_ledger_where_all_bookies_are_open(tmp_path: Path) -> None:
+    async with (
+        secure_bookie(tmp_path, security="open", grant_keys_path=None) as world,
+        world.client("client") as client,
+    ):
+        with pytest.raises(InsecureBookieError, match="allows anybody anything") as caught:
+            await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        assert "security=open" in caught.value.remedy
+        assert await client.list_ledgers() == []
 
 
 def test_a_client_that_was_told_secure_does_not_use_apaches_wire_and_says_what_to_set() -> None:
@@ -317,8 +314,8 @@ def test_a_client_that_was_told_secure_does_not_use_apaches_wire_and_says_what_t
 
 
 @pytest.mark.long
-def test_apaches_wire_needs_roles_on_the_cluster(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_apaches_wire_needs_roles_on_the_cluster(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         ledger = world.ledger({"bk.log": b"orders"})
         world.give("admin", "CN=prefix", "cluster")
         world.take("admin", "CN=prefix")
@@ -339,8 +336,6 @@ def test_apaches_wire_needs_roles_on_the_cluster(tmp_path: Path) -> None:
                     denied = await _denied_by_apaches_wire(ask, name)
                     assert denied is not bool(may & {name, "all"}), f"{who}: {name}"
 
-    with_secure_bookie(tmp_path, story)
-
 
 async def _denied_by_apaches_wire(ask: Callable[[], Awaitable[object]], name: str) -> bool:
     try:
@@ -359,8 +354,8 @@ async def _denied_by_apaches_wire(ask: Callable[[], Awaitable[object]], name: st
 # --- the admin port ---
 
 
-def test_admin_port_lets_readers_look_and_operators_change(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_admin_port_lets_readers_look_and_operators_change(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path, admin=True) as world:
         world.give("reader", "CN=reader")
         world.give("operator", "CN=operator")
         world.give("reader", "CN=prefix", "log:*")
@@ -376,8 +371,6 @@ def test_admin_port_lets_readers_look_and_operators_change(tmp_path: Path) -> No
                 allowed = need.on is On.FREE or need.right in rights
                 assert (status not in (403, 405)) is allowed, f"{who}: {method} {path}: {status}"
         assert await asyncio.to_thread(world.ask_admin, "operator", "GET", "/nothing") == 404
-
-    with_secure_bookie(tmp_path, story, admin=True)
 
 
 # --- settings ---
@@ -410,8 +403,8 @@ def test_secure_without_what_it_needs_does_not_start(changes: dict[str, Any], wh
 # --- what an application sees ---
 
 
-def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         world.give("reader", "CN=reader")
         world.give("writer", "CN=writer")
         async with world.client("writer") as client:
@@ -438,11 +431,9 @@ def test_an_application_is_told_who_may_not_do_what_and_the_remedy(tmp_path: Pat
                     with pytest.raises(PermissionDeniedError, match="may not read ledger"):
                         assert [e async for e in _entries(reader)]
 
-    with_secure_bookie(tmp_path, story)
 
-
-def test_a_tail_ends_with_the_typed_error_when_its_role_does(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_a_tail_ends_with_the_typed_error_when_its_role_does(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         world.give("reader", "CN=reader")
         world.give("writer", "CN=writer")
         world.shorten(life_ms=300, kept_s=0.05)
@@ -462,18 +453,14 @@ def test_a_tail_ends_with_the_typed_error_when_its_role_does(tmp_path: Path) -> 
             with pytest.raises(PermissionDeniedError):
                 await reader.refresh_lac()
 
-    with_secure_bookie(tmp_path, story)
 
-
-def test_who_asks_bookies_for_what_they_say_of_themselves_gets_the_typed_error(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_who_asks_bookies_for_what_they_say_of_themselves_gets_the_typed_error(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         infos = list(world.store.writable_bookies().values())
         caller = Caller(world.instance_id, tls=world.files("nobody").tls(), wallet=Wallet())
         (said,) = (await asyncio.to_thread(ask_bookies, infos, caller, timeout_s=DEADLINE_S)).values()
         assert isinstance(said, PermissionDeniedError)
         assert said.remedy == "an administrator can allow it: bk role grant reader 'CN=nobody,O=Example'"
-
-    with_secure_bookie(tmp_path, story)
 
 
 async def _entries(reader: Any) -> Any:

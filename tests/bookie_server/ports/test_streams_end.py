@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +27,35 @@ from tests.bookie_server.ports.bounds.test_memory_bounds import MIB, answer, evi
 from tests.kit.lanes import bookie_config, lane_port
 
 
-def with_bookie(tmp_path: Path, story: Callable[[Bookie, Any], Any]) -> None:
+@asynccontextmanager
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Bookie, Any]]:
     """``story`` gets a bookie and a channel to it."""
-
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
-        try:
-            async with (
-                asyncio.timeout(20),
-                grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
-            ):
-                await story(bookie, channel)
-        finally:
-            await bookie.stop()
-
-    asyncio.run(run())
+    uri = f"memory://{uuid.uuid4().hex}"
+    bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
+    try:
+        async with (
+            asyncio.timeout(20),
+            grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
+        ):
+            yield bookie, channel
+    finally:
+        await bookie.stop()
 
 
 @pytest.mark.parametrize("method", ["Add", "Read", "Control"])
-def test_a_client_that_opens_a_stream_and_says_nothing_is_cut_off(
+async def test_a_client_that_opens_a_stream_and_says_nothing_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     monkeypatch.setattr(served, "HELLO_TIMEOUT_S", 0.2)
 
-    async def story(bookie: Bookie, channel: Any) -> None:
+    async with running(tmp_path) as (_bookie, channel):
         call = channel.stream_stream(f"/bookkeeper.lane.Bookie/{method}")()
         async with asyncio.timeout(5):
             assert await call.read() is grpc.aio.EOF
 
-    with_bookie(tmp_path, story)
 
-
-def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, channel: Any) -> None:
+async def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, channel):
         engine, clients = bookie._engine, bookie._clients
         assert engine is not None
         for method in ("Add", "Read", "Control"):
@@ -72,8 +68,6 @@ def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
             async with asyncio.timeout(5):
                 while engine._streams or clients.streams:
                     await asyncio.sleep(0.01)
-
-    with_bookie(tmp_path, story)
 
 
 async def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:

@@ -8,7 +8,8 @@ import contextlib
 import json
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from tests.kit.certificates import Authority
 from tests.kit.direct_client import HEAD, DirectClient
 from tests.kit.lanes import KEY, Listener, bookie_config, frame, lane_port
 from tests.kit.signed_tokens import Signer, keys_file
-from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.tls_world import TlsWorld, tls_bookie
 from tests.kit.waiting import eventually
 
 on_each = pytest.mark.parametrize("lane", LANES)
@@ -75,30 +76,26 @@ class TokenWorld:
         return {each.principal for each in sinks}
 
 
-def with_tokens(tmp_path: Path, story: Callable[[TokenWorld], Awaitable[None]], **settings: Any) -> None:
+@asynccontextmanager
+async def token_bookie(tmp_path: Path, **settings: Any) -> AsyncIterator[TokenWorld]:
     keys = keys_file(tmp_path / "keys.json", SIGNER)
-
-    async def told(world: TlsWorld) -> None:
-        await story(TokenWorld(world, tmp_path, keys))
-
-    with_tls_bookie(tmp_path, told, **{"tls_client_auth": "none", "token_keys_path": str(keys), **settings})
+    given = {"tls_client_auth": "none", "token_keys_path": str(keys), **settings}
+    async with tls_bookie(tmp_path, **given) as world:
+        yield TokenWorld(world, tmp_path, keys)
 
 
 # --- who is let in ---
 
 
 @on_each
-def test_a_client_with_a_token_writes_and_reads_and_is_who_it_names(lane: str, tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
-        async with world.world.lane(lane, world.trust, token=world.token()) as opened:
-            await opened.write(7, 0, [b"x", b"y"])
-            assert (await opened.read(7, 0, 1))[0] == {0: b"x", 1: b"y"}
-            await opened.fence(7)
-            found = world.principals()
-            assert {(each.identity, each.proof) for each in found} == {("ingest", Proof.TOKEN)}
-            assert all(0 < each.until_s < 10**11 for each in found)
-
-    with_tokens(tmp_path, story)
+async def test_a_client_with_a_token_writes_and_reads_and_is_who_it_names(lane: str, tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world, world.world.lane(lane, world.trust, token=world.token()) as opened:
+        await opened.write(7, 0, [b"x", b"y"])
+        assert (await opened.read(7, 0, 1))[0] == {0: b"x", 1: b"y"}
+        await opened.fence(7)
+        found = world.principals()
+        assert {(each.identity, each.proof) for each in found} == {("ingest", Proof.TOKEN)}
+        assert all(0 < each.until_s < 10**11 for each in found)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -114,12 +111,12 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @on_each
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it(
+async def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_it(
     lane: str, wrong: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     said, heard, logged = WRONG[wrong]
 
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path, tls_clients=("ingest",)) as world:
         token = None if wrong == "none" else world.token(**said)
         with caplog.at_level(logging.INFO, "bookie_server"), pytest.raises(AuthenticationError) as raised:
             await world.ask(lane, token)
@@ -143,12 +140,10 @@ def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_all_of_
         assert not engine._streams or lane == BOOKIE_RPC
         await world.ask(lane, world.token())
 
-    with_tokens(tmp_path, story, tls_clients=("ingest",))
-
 
 @on_each
-def test_where_either_will_do_a_certificate_is_enough_and_a_token_says_more(lane: str, tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_where_either_will_do_a_certificate_is_enough_and_a_token_says_more(lane: str, tmp_path: Path) -> None:
+    async with token_bookie(tmp_path, tls_client_auth="optional") as world:
         mine = world.world.authority.issue("client").tls()
         if lane == GRPC:  # it takes a certificate from all clients or from none
             with pytest.raises(AuthenticationError, match="wants a token"):
@@ -171,14 +166,12 @@ def test_where_either_will_do_a_certificate_is_enough_and_a_token_says_more(lane
             with pytest.raises(TransportError):
                 await world.ask(lane, world.token(), tls=stranger.tls())
 
-    with_tokens(tmp_path, story, tls_client_auth="optional")
-
 
 @on_each
-def test_a_token_is_sent_over_tls_only(lane: str, tmp_path: Path) -> None:
+async def test_a_token_is_sent_over_tls_only(lane: str, tmp_path: Path) -> None:
     """The client, told no TLS, says nothing of its token to a plain port that pretends."""
 
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path) as world:
         heard, writers = bytearray(), []
 
         async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -206,26 +199,22 @@ def test_a_token_is_sent_over_tls_only(lane: str, tmp_path: Path) -> None:
                 await asyncio.wait_for(asking, 40)
         assert heard
         assert token.read_bytes()[:40] not in heard
-
-    with_tokens(tmp_path, story)
     with pytest.raises(Exception, match="never sent without TLS"):
         ClientConfig(token_path="x")
 
 
 @on_each
-def test_a_token_of_another_issuer_is_refused_where_one_is_wanted(lane: str, tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_a_token_of_another_issuer_is_refused_where_one_is_wanted(lane: str, tmp_path: Path) -> None:
+    async with token_bookie(tmp_path, token_issuer="https://idp.example") as world:
         await world.ask(lane, world.token(iss="https://idp.example"))
         for wrong, heard in ({"iss": "https://other.example"}, "another issuer"), ({}, "refused"):
             with pytest.raises(AuthenticationError, match=heard):
                 await world.ask(lane, world.token(**wrong))
 
-    with_tokens(tmp_path, story, token_issuer="https://idp.example")
-
 
 @on_each
-def test_a_token_that_cannot_be_read_is_named_by_its_path(lane: str, tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_a_token_that_cannot_be_read_is_named_by_its_path(lane: str, tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
         empty = tmp_path / "empty"
         empty.write_text("not a token\n")
         for path, why in ((tmp_path / "none", "No such file"), (empty, "11 bytes")):
@@ -233,8 +222,6 @@ def test_a_token_that_cannot_be_read_is_named_by_its_path(lane: str, tmp_path: P
                 await world.ask(lane, path)
             assert str(path) in raised.value.value
             assert "not a token" not in str(raised.value)
-
-    with_tokens(tmp_path, story)
 
 
 def test_a_token_that_everybody_may_read_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -252,7 +239,7 @@ def test_a_token_that_everybody_may_read_is_warned_of_once(tmp_path: Path, caplo
 
 
 @on_each
-def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
+async def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
     lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A token that has ended within the leeway is still taken, and its connection ends at the next look."""
@@ -279,13 +266,14 @@ def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
             assert found == [b"first", b"second"]
 
     with caplog.at_level(logging.INFO, "bookie_server"):
-        with_tokens(tmp_path, story)
+        async with token_bookie(tmp_path) as world:
+            await story(world)
 
 
 @pytest.mark.parametrize(
     ("lane", "security"), [(DIRECT, "open"), (GRPC, "open"), (BOOKIE_RPC, "open"), (DIRECT, "secure")]
 )
-def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_done(
+async def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_done(
     lane: str, security: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First with a token, which then ends."""
@@ -294,7 +282,7 @@ def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_done(
     secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants")} if security == "secure" else {}
     sizes: dict[str, Any] = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path, **secure) as world:
         uri, store = world.world.bookie._config.metadata_service_uri, world.world._store
         path = world.token(life_s=10, age_s=10 + 28)
         store.write_roles(RolesTable().granted(Line("ingest", Role.ADMIN, scope_of("cluster"))), None)
@@ -335,12 +323,10 @@ def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_done(
             reader = await client.open_ledger(writer.ledger_id, recover=True)
             assert reader.last_add_confirmed == 0
 
-    with_tokens(tmp_path, story, **secure)
-
 
 @on_each
-def test_new_keys_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_new_keys_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
         newer = Signer("k2")
         keys_file(world.keys, SIGNER, newer)
         for signer in (SIGNER, newer):
@@ -355,11 +341,9 @@ def test_new_keys_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None
             assert (await opened.read(7, 0, 0))[0] == {0: b"x"}  # over another stream, which shows the new token
         await world.ask(lane, token)
 
-    with_tokens(tmp_path, story)
-
 
 @on_each
-def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
+async def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
     lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other key has the same name, as after a key was stolen and made anew."""
@@ -388,17 +372,18 @@ def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
             assert not any(each.identity == "thief" for each in world.principals())
 
     with caplog.at_level(logging.INFO, "bookie_server"):
-        with_tokens(tmp_path, story)
+        async with token_bookie(tmp_path) as world:
+            await story(world)
 
 
 @pytest.mark.long
-def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
+async def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks for 64 MB, and takes a megabyte a second: never stuck, never done."""
     monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.5)
 
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path) as world:
         async with world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened:
             await opened.write(7, 0, [b"x" * 1_000_000])
         reader, writer = await _over_tls(world, world.world.bookie.port)
@@ -414,13 +399,11 @@ def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
         assert 64 << 10 <= got < 32 << 20
         writer.transport.abort()
 
-    with_tokens(tmp_path, story)
 
-
-def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc_server, "HELLO_TIMEOUT_S", 0.4)
 
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path) as world:
         reader, writer = await _over_tls(world, world.world.bookie.port)
         writer.write(_add(7))
         assert (await _answer(reader)).status == int(Status.EUA)
@@ -433,8 +416,6 @@ def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pyte
         writer.write(_add(7))
         assert (await _answer(reader)).status == int(Status.EOK)
         writer.transport.abort()
-
-    with_tokens(tmp_path, story)
 
 
 # --- byte by byte ---
@@ -469,8 +450,8 @@ def _add(ledger: int) -> bytes:
     return v3.framed(request)
 
 
-def test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown(tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
         reader, writer = await _over_tls(world, world.world.bookie.port)
         info = v3.request(pb.GET_BOOKIE_INFO, 9)
         info.getBookieInfoRequest.requested = 3
@@ -495,11 +476,10 @@ def test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown(tmp_pa
             assert await reader.read() == b""
         assert not world.world.bookie._opened[0].index.ledger_ids()
 
-    with_tokens(tmp_path, story)
 
+async def test_version_2_shows_its_token_too_and_is_closed_if_that_is_wrong(tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
 
-def test_version_2_shows_its_token_too_and_is_closed_if_that_is_wrong(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
         def said(payload: bytes) -> bytes:
             return v2.auth(pb.AuthMessage(authPluginName=PLUGIN, payload=payload))
 
@@ -513,27 +493,25 @@ def test_version_2_shows_its_token_too_and_is_closed_if_that_is_wrong(tmp_path: 
         writer.write(said(b"x.y.z"))
         assert await reader.read() == b""
 
-    with_tokens(tmp_path, story)
+
+async def test_long_ranges_are_read_in_batches_over_a_second_connection_that_shows_the_token(tmp_path: Path) -> None:
+    async with (
+        token_bookie(tmp_path) as world,
+        world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened,
+    ):
+        listener = Listener()
+        session = opened.attach(7, listener)
+        opened.send(session, 7, 0, [b"%d" % n for n in range(500)])
+        await listener.acked(session, 1)
+        found, _ = await opened.read(7, 0, 499)
+        assert found == {n: b"%d" % n for n in range(500)}
+        assert len(world.world.bookie._clients.streams) == 2
+        link: Any = opened.link
+        assert not link._batches.over
 
 
-def test_long_ranges_are_read_in_batches_over_a_second_connection_that_shows_the_token(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
-        async with world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened:
-            listener = Listener()
-            session = opened.attach(7, listener)
-            opened.send(session, 7, 0, [b"%d" % n for n in range(500)])
-            await listener.acked(session, 1)
-            found, _ = await opened.read(7, 0, 499)
-            assert found == {n: b"%d" % n for n in range(500)}
-            assert len(world.world.bookie._clients.streams) == 2
-            link: Any = opened.link
-            assert not link._batches.over
-
-    with_tokens(tmp_path, story)
-
-
-def test_hello_with_another_mechanism_shows_nothing(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_hello_with_another_mechanism_shows_nothing(tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
         token = world.token().read_bytes().strip()
         for mechanism, reason in ((MECHANISM, Reason.REASON_NONE), ("plain", Reason.UNAUTHENTICATED)):
             reader, writer = await _over_tls(world, lane_port(world.world.bookie, DIRECT))
@@ -547,11 +525,9 @@ def test_hello_with_another_mechanism_shows_nothing(tmp_path: Path) -> None:
             assert answer.hello.reason == int(reason)
             writer.transport.abort()
 
-    with_tokens(tmp_path, story)
 
-
-def test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages(tmp_path: Path) -> None:
-    async def story(world: TokenWorld) -> None:
+async def test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages(tmp_path: Path) -> None:
+    async with token_bookie(tmp_path) as world:
         bookie = world.world.bookie
         (service,) = [each for each in bookie._services if isinstance(each, DirectServer)]
         reader, writer = await _over_tls(world, lane_port(bookie, DIRECT))
@@ -562,14 +538,12 @@ def test_who_has_not_shown_who_it_is_takes_no_room_for_long_messages(tmp_path: P
         async with world.world.lane(DIRECT, world.trust, token=world.token()) as opened:
             await opened.write(7, 0, [bytes(1 << 20)])  # our client says hello first, alone
 
-    with_tokens(tmp_path, story)
-
 
 @pytest.mark.parametrize("token", [b"", b"x.y.z"])
-def test_what_comes_with_a_hello_that_is_refused_is_not_done_nor_what_comes_behind_it(
+async def test_what_comes_with_a_hello_that_is_refused_is_not_done_nor_what_comes_behind_it(
     token: bytes, tmp_path: Path
 ) -> None:
-    async def story(world: TokenWorld) -> None:
+    async with token_bookie(tmp_path) as world:
         bookie = world.world.bookie
         reader, writer = await _over_tls(world, lane_port(bookie, DIRECT))
         hello = lane_pb2.Hello(
@@ -589,13 +563,13 @@ def test_what_comes_with_a_hello_that_is_refused_is_not_done_nor_what_comes_behi
         assert not bookie._opened[0].index.ledger_ids()
         writer.transport.abort()
 
-    with_tokens(tmp_path, story)
-
 
 # --- the admin port ---
 
 
-def test_the_admin_port_wants_a_token_for_all_but_probes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_admin_port_wants_a_token_for_all_but_probes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     port = free_port()
 
     async def story(world: TokenWorld) -> None:
@@ -632,14 +606,15 @@ def test_the_admin_port_wants_a_token_for_all_but_probes(tmp_path: Path, caplog:
         assert token.decode() not in caplog.text
 
     with caplog.at_level(logging.DEBUG):
-        with_tokens(tmp_path, story, admin_port=port, admin_writes="any", tls_clients=("ingest",))
+        async with token_bookie(tmp_path, admin_port=port, admin_writes="any", tls_clients=("ingest",)) as world:
+            await story(world)
     logging.getLogger().setLevel(logging.WARNING)
 
 
 # --- mode secure ---
 
 
-def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> None:
+async def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> None:
     (tmp_path / "grants").write_text("5a" * 32 + "\n")
     port = free_port()
 
@@ -683,13 +658,14 @@ def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Path) -> 
             assert (await asked.get_status(endpoint, "/config"))[0] == status
 
     secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants"), "admin_port": port}
-    with_tokens(tmp_path, story, **secure)
+    async with token_bookie(tmp_path, **secure) as world:
+        await story(world)
 
 
 # --- who shows nothing ---
 
 
-def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log(
+async def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
@@ -709,7 +685,8 @@ def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_audit_l
                 writer.transport.abort()
 
     with caplog.at_level(logging.INFO):
-        with_tokens(tmp_path, story, admin_port=port)
+        async with token_bookie(tmp_path, admin_port=port) as world:
+            await story(world)
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     refusals = [line for line in lines if " 127.0.0.1:" in line]
     assert len(refusals) == 2, refusals

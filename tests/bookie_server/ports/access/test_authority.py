@@ -14,13 +14,13 @@ from bk_core.model import LedgerId, LedgerMetadata
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.ports.access import authority as module
 from bookie_server.ports.access.authority import Denied
-from tests.bookie_server.ports.secure_kit import SecureWorld, with_secure_bookie
+from tests.bookie_server.ports.secure_kit import secure_bookie
 from tests.bookie_server.ports.test_secure import refused
 from tests.kit.lanes import DEADLINE_S
 
 
-def test_who_asks_for_a_ledger_to_come_does_not_have_its_writer_denied(tmp_path: Path) -> None:
-    async def story(world: SecureWorld) -> None:
+async def test_who_asks_for_a_ledger_to_come_does_not_have_its_writer_denied(tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
         world.give("writer", "CN=ingest", "log:orders-*")
         to_come = world.ledger() + 1
         async with world.lane("direct", "nobody") as there, world.lane("direct", "ingest") as ingest:
@@ -28,14 +28,12 @@ def test_who_asks_for_a_ledger_to_come_does_not_have_its_writer_denied(tmp_path:
             assert world.ledger({"bk.log": b"orders-1"}) == to_come
             await ingest.write(to_come, 0, [b"entry"])
 
-    with_secure_bookie(tmp_path, story)
 
-
-def test_one_identity_does_not_take_the_grants_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_identity_does_not_take_the_grants_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAKING_MAX", 8)
     goes_on = threading.Event()
 
-    async def story(world: SecureWorld) -> None:
+    async with secure_bookie(tmp_path) as world:
         world.give("writer", "CN=ingest")
         authority = world.bookie._authority
         assert authority is not None
@@ -57,5 +55,3 @@ def test_one_identity_does_not_take_the_grants_of_all(tmp_path: Path, monkeypatc
         assert reasons.count(Reason.OVERLOADED) == 16
         assert reasons.count(Reason.PERMISSION_DENIED) == 4
         assert not authority._making
-
-    with_secure_bookie(tmp_path, story)

@@ -24,7 +24,7 @@ from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tls import PortTls
 from tests.kit.certificates import Authority
 from tests.kit.lanes import bookie_config
-from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.tls_world import tls_bookie
 
 URI = "spiffe://example.org/ingest"
 
@@ -40,8 +40,8 @@ def _host(lane: str) -> str:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_every_stream_of_a_client_knows_the_identity_of_its_certificate(lane: str, tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_every_stream_of_a_client_knows_the_identity_of_its_certificate(lane: str, tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path, tls_identity="spiffe") as world:
         client = world.authority.issue("client", uris=(URI,)).tls()
         async with world.lane(lane, client) as opened:
             await opened.write(7, 0, [b"x"])
@@ -52,18 +52,16 @@ def test_every_stream_of_a_client_knows_the_identity_of_its_certificate(lane: st
             assert {(each.identity, each.proof, each.host) for each in found} == {(URI, Proof.CERTIFICATE, _host(lane))}
             assert lane == DIRECT or all(each.peer.rpartition(":")[2].isdigit() for each in found)
 
-    with_tls_bookie(tmp_path, story, tls_identity="spiffe")
-
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_client_that_proves_nothing_has_an_address_and_no_identity(lane: str, tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
-        async with world.lane(lane, world.server.trust()) as opened:
-            await opened.link.bookie_info(deadline_s=5)
-            (found,) = _principals(world.bookie)
-            assert (found.identity, found.proof, found.host) == (None, Proof.NONE, _host(lane))
-
-    with_tls_bookie(tmp_path, story, tls_client_auth="none")
+async def test_a_client_that_proves_nothing_has_an_address_and_no_identity(lane: str, tmp_path: Path) -> None:
+    async with (
+        tls_bookie(tmp_path, tls_client_auth="none") as world,
+        world.lane(lane, world.server.trust()) as opened,
+    ):
+        await opened.link.bookie_info(deadline_s=5)
+        (found,) = _principals(world.bookie)
+        assert (found.identity, found.proof, found.host) == (None, Proof.NONE, _host(lane))
 
 
 @pytest.mark.parametrize("lane", LANES)

@@ -35,15 +35,15 @@ from tests.kit.amount import some
 from tests.kit.certificates import Authority
 from tests.kit.direct_client import DirectClient, direct
 from tests.kit.lanes import Listener, lane_port, open_lane
-from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.tls_world import TlsWorld, tls_bookie
 
 on_each = pytest.mark.parametrize("lane", LANES)
 MIB = 1 << 20
 
 
 @on_each
-def test_entries_of_every_size_go_there_and_back(lane: str, tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_entries_of_every_size_go_there_and_back(lane: str, tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path) as world:
         client = world.authority.issue("client")
         entries = [bytes([n % 251]) * size for n, size in enumerate((0, 1, 100, 16_383, 16_385, 300_000, 2 * MIB))]
         async with world.lane(lane, client.tls()) as opened:
@@ -56,12 +56,10 @@ def test_entries_of_every_size_go_there_and_back(lane: str, tmp_path: Path) -> N
             for found, _ in await asyncio.gather(*reads):
                 assert [found[n] for n in range(len(entries))] == entries
 
-    with_tls_bookie(tmp_path, story)
-
 
 @on_each
-def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path) as world:
         with pytest.raises(TlsError if lane != BOOKIE_RPC else AuthenticationError) as told:
             await world.ask(lane, None)
         assert "tls_ca_path" in str(told.value) or "this client to authenticate" in str(told.value)
@@ -70,8 +68,6 @@ def test_a_client_without_tls_is_refused(lane: str, tmp_path: Path) -> None:
         if lane == DIRECT:
             assert isinstance(untold.value, AuthenticationError)
             assert "speaks TLS" in str(untold.value)
-
-    with_tls_bookie(tmp_path, story)
 
 
 @on_each
@@ -102,12 +98,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 @on_each
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_bookie_with_a_wrong_certificate_is_named_with_the_reason(lane: str, wrong: str, tmp_path: Path) -> None:
+async def test_a_bookie_with_a_wrong_certificate_is_named_with_the_reason(
+    lane: str, wrong: str, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path / "pki")
     settings, reason = WRONG[wrong]
     server = authority.issue("server", **settings)
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, authority, server) as world:
         with pytest.raises(TlsError, match=reason) as raised:
             await world.ask(lane, authority.issue("client").tls())
         assert world.bookie.bookie_id in str(raised.value)
@@ -115,18 +113,14 @@ def test_a_bookie_with_a_wrong_certificate_is_named_with_the_reason(lane: str, w
         assert raised.value.remedy
         assert "not applied" in str(raised.value)
 
-    with_tls_bookie(tmp_path, story, authority, server)
-
 
 @on_each
-def test_a_bookie_of_another_authority_is_not_trusted(lane: str, tmp_path: Path) -> None:
+async def test_a_bookie_of_another_authority_is_not_trusted(lane: str, tmp_path: Path) -> None:
     stranger = Authority(tmp_path / "other", "other").issue("client")
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         with pytest.raises(TlsError, match="authority that is not known"):
             await world.ask(lane, stranger.tls())
-
-    with_tls_bookie(tmp_path, story)
 
 
 @pytest.mark.parametrize(
@@ -138,10 +132,10 @@ def test_a_bookie_of_another_authority_is_not_trusted(lane: str, tmp_path: Path)
     ],
 )
 @on_each
-def test_a_client_with_a_wrong_certificate_is_refused_with_the_reason_in_the_log(
+async def test_a_client_with_a_wrong_certificate_is_refused_with_the_reason_in_the_log(
     lane: str, wrong: str, heard: str, logged: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         tls = world.server.trust()
         if wrong == "expired":
             tls = world.authority.issue("client", begins_h=-48, ends_h=-24).tls()
@@ -157,22 +151,18 @@ def test_a_client_with_a_wrong_certificate_is_refused_with_the_reason_in_the_log
             assert logged in caplog.text
         await world.ask(lane, world.authority.issue("right").tls())
 
-    with_tls_bookie(tmp_path, story)
 
-
-def test_clients_need_no_certificate_where_that_is_said(tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_clients_need_no_certificate_where_that_is_said(tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path, tls_client_auth="none") as world:
         for lane in LANES:
             await world.ask(lane, world.server.trust())
 
-    with_tls_bookie(tmp_path, story, tls_client_auth="none")
 
-
-def test_without_endpoint_identification_another_host_will_do_but_not_another_authority(tmp_path: Path) -> None:
+async def test_without_endpoint_identification_another_host_will_do_but_not_another_authority(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "pki")
     server = authority.issue("server", hosts=("elsewhere.example",))
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, authority, server) as world:
         for lane in (DIRECT, BOOKIE_RPC):
             await world.ask(lane, authority.issue("client").tls(verify_host=False))
             with pytest.raises(TlsError, match="authority"):
@@ -180,12 +170,12 @@ def test_without_endpoint_identification_another_host_will_do_but_not_another_au
         with pytest.raises(BookKeeperError, match="no lane"):
             await world.ask("grpc", authority.issue("client").tls(verify_host=False))
 
-    with_tls_bookie(tmp_path, story, authority, server)
-
 
 @on_each
-def test_only_identities_of_the_list_are_let_in(lane: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_only_identities_of_the_list_are_let_in(
+    lane: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with tls_bookie(tmp_path, tls_identity="spiffe", tls_clients=("spiffe://example.org/bookkeeper/*",)) as world:
         right = world.authority.issue("right", hosts=(), uris=("spiffe://example.org/bookkeeper/ingest",))
         await world.ask(lane, right.tls())
         others = [
@@ -201,14 +191,12 @@ def test_only_identities_of_the_list_are_let_in(lane: str, tmp_path: Path, caplo
                 await world.ask(lane, other.tls())
             assert "is refused over TLS" in caplog.text
 
-    with_tls_bookie(tmp_path, story, tls_identity="spiffe", tls_clients=("spiffe://example.org/bookkeeper/*",))
-
 
 @on_each
-def test_new_certificates_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None:
+async def test_new_certificates_are_taken_without_a_restart(lane: str, tmp_path: Path) -> None:
     """The bookie's, and its authority; connections that are open go on."""
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         client = world.authority.issue("client")
         async with world.lane(lane, client.tls()) as before:
             await before.write(7, 0, [b"x"])
@@ -223,13 +211,11 @@ def test_new_certificates_are_taken_without_a_restart(lane: str, tmp_path: Path)
             found, _ = await before.read(7, 0, 1)
             assert found == {0: b"x", 1: b"y"}
 
-    with_tls_bookie(tmp_path, story)
 
-
-def test_half_a_rotation_serves_with_the_old_files_until_it_is_whole(
+async def test_half_a_rotation_serves_with_the_old_files_until_it_is_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         client = world.authority.issue("client").tls()
         renewed = world.authority.issue("renewed", hosts=("127.0.0.1", "renewed.example"))
         key = world.server.key.read_bytes()
@@ -249,11 +235,9 @@ def test_half_a_rotation_serves_with_the_old_files_until_it_is_whole(
         writer.transport.abort()
         assert reader is not None
 
-    with_tls_bookie(tmp_path, story)
 
-
-def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path) as world:
         context = world.authority.issue("client").tls().client()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -264,11 +248,9 @@ def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
                 "127.0.0.1", lane_port(world.bookie, DIRECT), ssl=context, server_hostname="127.0.0.1"
             )
 
-    with_tls_bookie(tmp_path, story)
-
 
 @pytest.mark.parametrize("why", ["has expired", "not let in", "was not told to"])
-def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do(why: str, tmp_path: Path) -> None:
+async def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do(why: str, tmp_path: Path) -> None:
     """Its error is about a quorum: more bookies would not help."""
 
     async def story(world: TlsWorld) -> None:
@@ -289,7 +271,8 @@ def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do(why: 
         assert "start more bookies" not in raised.value.remedy
         assert isinstance(raised.value.__cause__, TransportError)
 
-    with_tls_bookie(tmp_path, story, tls_clients=("*CN=client,*",))
+    async with tls_bookie(tmp_path, tls_clients=("*CN=client,*",)) as world:
+        await story(world)
 
 
 # --- Apache's wire, byte by byte ---
@@ -306,7 +289,9 @@ def _start_tls() -> bytes:
     return v3.framed(request)
 
 
-def test_a_plain_request_on_apaches_wire_gets_eua_and_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plain_request_on_apaches_wire_gets_eua_and_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story(world: TlsWorld) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
         writer.write(v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
@@ -322,13 +307,14 @@ def test_a_plain_request_on_apaches_wire_gets_eua_and_the_end(tmp_path: Path, ca
         assert "does not begin with START_TLS" in caplog.text
 
     with caplog.at_level(logging.WARNING, "bookie_server"):
-        with_tls_bookie(tmp_path, story)
+        async with tls_bookie(tmp_path) as world:
+            await story(world)
 
 
-def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_path: Path) -> None:
+async def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_path: Path) -> None:
     """Somebody in between puts a request behind START_TLS, before the handshake of the client."""
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
         writer.write(_start_tls() + v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
         assert (await _answer(reader)).status == int(Status.EOK)
@@ -337,11 +323,9 @@ def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_path: 
         writer.transport.abort()
         assert not world.bookie._clients.streams
 
-    with_tls_bookie(tmp_path, story)
 
-
-def test_start_tls_over_tls_is_refused(tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_start_tls_over_tls_is_refused(tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
         writer.write(_start_tls())
         assert (await _answer(reader)).status == int(Status.EOK)
@@ -352,8 +336,6 @@ def test_start_tls_over_tls_is_refused(tmp_path: Path) -> None:
         assert (await _answer(reader)).status == int(Status.EBADREQ)
         assert (await _answer(reader)).status == int(Status.EOK)
         writer.transport.abort()
-
-    with_tls_bookie(tmp_path, story)
 
 
 # --- hostile clients ---
@@ -372,10 +354,10 @@ def _nonsense(chance: random.Random) -> bytes:
     return chance.choice(begins) + chance.randbytes(chance.choice((1, 3, 60, 5_000)))
 
 
-def test_no_bytes_before_or_in_a_handshake_open_a_stream_or_keep_others_out(tmp_path: Path) -> None:
+async def test_no_bytes_before_or_in_a_handshake_open_a_stream_or_keep_others_out(tmp_path: Path) -> None:
     port, tried = free_port(), some(1000, 200)
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, admin_port=port) as world:
         ports = [*(each.port for each in world.bookie._services), port]
         chance = random.Random(20)
 
@@ -393,13 +375,11 @@ def test_no_bytes_before_or_in_a_handshake_open_a_stream_or_keep_others_out(tmp_
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
         assert await AdminPorts(5, world.authority.issue("client").tls()).get(endpoint, "/ready")
 
-    with_tls_bookie(tmp_path, story, admin_port=port)
 
-
-def test_a_client_that_does_nothing_in_its_handshake_is_cut_off_and_others_are_served(
+async def test_a_client_that_does_nothing_in_its_handshake_is_cut_off_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path) as world:
         (service,) = [each for each in world.bookie._services if each.endpoint("").protocol == DIRECT]
         assert isinstance(service, DirectServer)
         monkeypatch.setattr(service.acceptor, "_deadline_s", 0.5)
@@ -413,11 +393,9 @@ def test_a_client_that_does_nothing_in_its_handshake_is_cut_off_and_others_are_s
             assert await loop.sock_recv(each, 1) == b""
             each.close()
 
-    with_tls_bookie(tmp_path, story)
 
-
-def test_the_unix_socket_speaks_tls_too(tmp_path: Path) -> None:
-    async def story(world: TlsWorld) -> None:
+async def test_the_unix_socket_speaks_tls_too(tmp_path: Path) -> None:
+    async with tls_bookie(tmp_path) as world:
         (service,) = [each for each in world.bookie._services if each.endpoint("").protocol == DIRECT]
         (name,) = [each for each in service.endpoint("").extensions if each.startswith("local=")]
         reader, writer = await asyncio.open_unix_connection("\0" + name.removeprefix("local=").partition(";")[0])
@@ -430,16 +408,14 @@ def test_the_unix_socket_speaks_tls_too(tmp_path: Path) -> None:
             _, answer = await plain.answer()
             assert "TLS" in answer.hello.message
 
-    with_tls_bookie(tmp_path, story)
-
 
 # --- the admin port ---
 
 
-def test_the_admin_port_answers_https_only(tmp_path: Path) -> None:
+async def test_the_admin_port_answers_https_only(tmp_path: Path) -> None:
     port = free_port()
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, admin_port=port, tls_clients=("*CN=client,*", "*CN=server,*")) as world:
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
         client = world.authority.issue("client").tls()
         text = await AdminPorts(5, client).get(endpoint, "/metrics")
@@ -461,5 +437,3 @@ def test_the_admin_port_answers_https_only(tmp_path: Path) -> None:
         status, body = await AdminPorts(5, other).get_status(endpoint, "/config")
         assert (status, "not let in" in body) == (403, True)
         assert (await AdminPorts(5, other).get_status(endpoint, "/live"))[0] == 200
-
-    with_tls_bookie(tmp_path, story, admin_port=port, tls_clients=("*CN=client,*", "*CN=server,*"))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import struct
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,42 +81,37 @@ class Peer:
         return True
 
 
-Story = Callable[[Bookie, Callable[..., Awaitable[Peer]]], Awaitable[None]]
+@asynccontextmanager
+async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Bookie, Callable[..., Awaitable[Peer]]]]:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings))
+    peers: list[Peer] = []
 
+    async def connect(version: int = 3) -> Peer:
+        (info,) = store.writable_bookies().values()
+        endpoint = info.endpoint(BOOKIE_RPC)
+        assert endpoint is not None
+        peers.append(Peer(*await asyncio.open_connection(endpoint.host, endpoint.port), version))
+        return peers[-1]
 
-def play(tmp_path: Path, story: Story, **settings: Any) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        store.initialize_cluster()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings))
-        peers: list[Peer] = []
-
-        async def connect(version: int = 3) -> Peer:
-            (info,) = store.writable_bookies().values()
-            endpoint = info.endpoint(BOOKIE_RPC)
-            assert endpoint is not None
-            peers.append(Peer(*await asyncio.open_connection(endpoint.host, endpoint.port), version))
-            return peers[-1]
-
-        try:
-            async with asyncio.timeout(60):
-                await story(bookie, connect)
-        finally:
-            for peer in peers:
-                peer.writer.close()
-            await bookie.stop()
-            store.close()
-
-    asyncio.run(run())
+    try:
+        async with asyncio.timeout(60):
+            yield bookie, connect
+    finally:
+        for peer in peers:
+            peer.writer.close()
+        await bookie.stop()
+        store.close()
 
 
 @pytest.mark.parametrize("version", [3, 2])
-def test_adds_are_acked_and_read_back_byte_for_byte(version: int, tmp_path: Path) -> None:
+async def test_adds_are_acked_and_read_back_byte_for_byte(version: int, tmp_path: Path) -> None:
     wire = v3 if version == 3 else v2
     payloads = [bytes([k % 251]) * (k % 700) for k in range(3000)] + [b"x" * ENTRY_BYTES_MAX]
 
-    async def story(bookie: Bookie, connect: Any) -> None:
+    async with running(tmp_path) as (_bookie, connect):
         peer = await connect(version)
         peer.writer.write(adds(7, payloads, wire=wire))
         acked = [each for run in await peer.items(len(payloads)) for each in run.entry_ids.tolist()]
@@ -128,16 +124,12 @@ def test_adds_are_acked_and_read_back_byte_for_byte(version: int, tmp_path: Path
             found.update(zip(run.entry_ids.tolist(), map(bytes, run.bodies().pieces()), strict=True))
         assert found == dict(enumerate(map(bytes, bodies(7, payloads).pieces())))
 
-    play(tmp_path, story)
 
-
-def test_the_bookie_publishes_its_ports_and_its_id_has_that_of_apaches_wire(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, connect: Any) -> None:
+async def test_the_bookie_publishes_its_ports_and_its_id_has_that_of_apaches_wire(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, _connect):
         ports = {service.endpoint("h").protocol: service.port for service in bookie._services}
         assert bookie.bookie_id == f"127.0.0.1:{ports[BOOKIE_RPC]}"
         assert len(set(ports.values())) == 3
-
-    play(tmp_path, story)
 
 
 HOSTILE = {
@@ -152,8 +144,8 @@ HOSTILE = {
 
 @pytest.mark.rule("L5")
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_cannot_be_a_request_closes_the_connection_and_others_are_served(name: str, tmp_path: Path) -> None:
-    async def story(bookie: Bookie, connect: Any) -> None:
+async def test_what_cannot_be_a_request_closes_the_connection_and_others_are_served(name: str, tmp_path: Path) -> None:
+    async with running(tmp_path) as (_bookie, connect):
         other = await connect()
         for before in (b"", adds(3, [b"one"])):
             peer = await connect()
@@ -163,12 +155,10 @@ def test_what_cannot_be_a_request_closes_the_connection_and_others_are_served(na
         (run,) = await other.items(1)
         assert run.statuses.tolist() == [0]
 
-    play(tmp_path, story)
-
 
 @pytest.mark.rule("L5")
-def test_a_frame_that_never_ends_costs_no_more_than_what_came(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, connect: Any) -> None:
+async def test_a_frame_that_never_ends_costs_no_more_than_what_came(tmp_path: Path) -> None:
+    async with running(tmp_path) as (bookie, connect):
         peer = await connect()
         peer.writer.write(struct.pack(">I", FRAME_BYTES_MAX - 4) + bytes(100_000))
         await peer.writer.drain()
@@ -180,11 +170,9 @@ def test_a_frame_that_never_ends_costs_no_more_than_what_came(tmp_path: Path) ->
         stream.cut("memory is short")
         assert await peer.is_closed()
 
-    play(tmp_path, story)
 
-
-def test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, connect: Any) -> None:
+async def test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short(tmp_path: Path) -> None:
+    async with running(tmp_path, memory_bytes_max=1) as (bookie, connect):
         slow, other = await connect(), await connect()
         slow.writer.write(adds(7, [b"a"]) + struct.pack(">I", FRAME_BYTES_MAX - 4))
         await slow.items(1)
@@ -198,13 +186,13 @@ def test_who_sends_a_frame_byte_by_byte_is_silent_when_memory_is_short(tmp_path:
         assert await ended
         assert len(bookie._clients.streams) == 1
 
-    play(tmp_path, story, memory_bytes_max=1)
 
-
-def test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "HELLO_TIMEOUT_S", 0.3)
 
-    async def story(bookie: Bookie, connect: Any) -> None:
+    async with running(tmp_path) as (_bookie, connect):
         silent, speaks = await connect(), await connect()
         speaks.writer.write(adds(7, [b"a"]))
         await speaks.items(1)
@@ -213,14 +201,12 @@ def test_who_says_nothing_is_cut_off_and_who_has_spoken_is_not(tmp_path: Path, m
         speaks.writer.write(adds(7, [b"b"], first=1))
         await speaks.items(1)
 
-    play(tmp_path, story)
-
 
 @pytest.mark.long
-def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait(tmp_path: Path) -> None:
+async def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait(tmp_path: Path) -> None:
     size, count = 500_000, 200
 
-    async def story(bookie: Bookie, connect: Any) -> None:
+    async with running(tmp_path, read_stall_s=0.3) as (bookie, connect):
         writer, greedy = await connect(), await connect()
         for k in range(count):
             writer.writer.write(adds(7, [bytes(size)], first=k))
@@ -237,8 +223,6 @@ def test_a_client_that_takes_nothing_is_not_read_and_is_cut_off_when_others_wait
         for _ in range(3):
             writer.writer.write(v3.read_requests(ids[:40], 7, ids[:40]))
             assert sum(map(len, await writer.items(40))) == 40
-
-    play(tmp_path, story, read_stall_s=0.3)
 
 
 def test_headers_of_entries_are_those_inside() -> None:

@@ -8,7 +8,8 @@ import logging
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +88,17 @@ def test_the_numbers_are_reported_when_they_changed_and_every_ten_minutes(caplog
     ]
 
 
-def play(tmp_path: Path, story: Callable[[Bookie, Any], Any], **changes: Any) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        store.initialize_cluster()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes), store)
-        try:
-            async with asyncio.timeout(30):
-                await story(bookie, store)
-        finally:
-            await bookie.stop()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Any]]:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes), store)
+    try:
+        async with asyncio.timeout(30):
+            yield bookie, store
+    finally:
+        await bookie.stop()
 
 
 def is_lost(client: socket.socket) -> bool:
@@ -114,13 +113,13 @@ def is_lost(client: socket.socket) -> bool:
         return True
 
 
-def test_one_address_does_not_keep_others_out(
+async def test_one_address_does_not_keep_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The greedy one comes first and takes all that gRPC gives; another address is served all the same."""
     monkeypatch.setattr(watched, "_COUNT_INTERVAL_S", 0.1)
 
-    async def story(bookie: Bookie, store: Any) -> None:
+    async with running(tmp_path, connections_max=8) as (bookie, store):
         greedy = [
             socket.create_connection(("127.0.0.1", lane_port(bookie, GRPC)), source_address=("127.0.0.2", 0))
             for _ in range(8)
@@ -136,23 +135,19 @@ def test_one_address_does_not_keep_others_out(
         await transport.close()
         for each in greedy:
             each.close()
-
-    play(tmp_path, story, connections_max=8)
     assert "127.0.0.2 has more than its share of 4 connections: the newest 4 are ended" in caplog.text
     assert "all 8 connections are taken, and further clients are refused; most are from 127.0.0.2 (8)" in caplog.text
 
 
-def test_two_bookies_do_not_share_a_port(tmp_path: Path) -> None:
+async def test_two_bookies_do_not_share_a_port(tmp_path: Path) -> None:
     """The system lets two gRPC servers of one user do so, unless they say no: each would get half of the clients."""
 
-    async def story(bookie: Bookie, _: Any) -> None:
+    async with running(tmp_path) as (bookie, _):
         with pytest.raises(PortInUseError):
             GrpcServer("127.0.0.1", lane_port(bookie, GRPC), bookie._clients)
 
-    play(tmp_path, story)
 
-
-def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
+async def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="connections_per_address_max"):
         bookie_config(tmp_path, "memory://x", connections_per_address_max=-1)
     for given, expected in ((0, 8), (5, 5), (99, 16)):
@@ -161,11 +156,12 @@ def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
         async def story(bookie: Bookie, _: Any, expected: int = expected) -> None:
             assert bookie._clients.connections.share_max == expected
 
-        play(tmp_path / str(given), story, connections_max=16, connections_per_address_max=given)
+        async with running(tmp_path / str(given), connections_max=16, connections_per_address_max=given) as world:
+            await story(*world)
         assert limits.server_limits().connections_per_address_max == given
 
 
-def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_client(
+async def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def take(self: AddStream, rest: bytes, frames: memoryview | None) -> None:
@@ -173,15 +169,15 @@ def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_client(
 
     monkeypatch.setattr(AddStream, "take", take)
 
-    async def story(bookie: Bookie, _: Any) -> None:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel:
-            call = channel.stream_stream("/bookkeeper.lane.Bookie/Add")()
-            said = lane_pb2.AddRequest(hello=hello(bookie.bookie_id, "", "", "test"))
-            await call.write(said.SerializeToString())
-            await call.read()  # the answer to hello
-            assert await call.code() is grpc.StatusCode.INTERNAL
-            assert "made to fail" in await call.details()
-
-    play(tmp_path, story)
+    async with (
+        running(tmp_path) as (bookie, _),
+        grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
+    ):
+        call = channel.stream_stream("/bookkeeper.lane.Bookie/Add")()
+        said = lane_pb2.AddRequest(hello=hello(bookie.bookie_id, "", "", "test"))
+        await call.write(said.SerializeToString())
+        await call.read()  # the answer to hello
+        assert await call.code() is grpc.StatusCode.INTERNAL
+        assert "made to fail" in await call.details()
     assert "ends by an exception" in caplog.text
     assert "ZeroDivisionError: made to fail" in caplog.text, "with its traceback"

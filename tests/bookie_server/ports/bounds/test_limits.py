@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tests.kit.certificates import Authority
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, Listener
 from tests.kit.rpc_bookie import RpcBookie
-from tests.kit.tls_world import TlsWorld, with_tls_bookie
+from tests.kit.tls_world import TlsWorld, tls_bookie
 
 ETOOMANY = int(Status.ETOOMANYREQUESTS)
 
@@ -178,16 +179,12 @@ def test_the_machine_is_told_whose_a_stream_is_and_how_much_that_may_have_in_fli
 # --- our lanes ---
 
 
-def with_clients(
-    tmp_path: Path, story: Callable[[TlsWorld, Callable[[str], Any]], Awaitable[None]], **settings: Any
-) -> None:
-    """``story`` gets a bookie, and what gives the files of a client by its name."""
+@asynccontextmanager
+async def tls_clients(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[TlsWorld, Callable[[str], Any]]]:
+    """A bookie, and what gives the files of a client by its name."""
     authority = Authority(tmp_path / "pki")
-
-    async def run(world: TlsWorld) -> None:
-        await story(world, lambda name: authority.issue(name).tls())
-
-    with_tls_bookie(tmp_path, run, authority, **settings)
+    async with tls_bookie(tmp_path, authority, **settings) as world:
+        yield world, lambda name: authority.issue(name).tls()
 
 
 async def refused(doing: Awaitable[Any]) -> RefusedError:
@@ -197,25 +194,28 @@ async def refused(doing: Awaitable[Any]) -> RefusedError:
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_ledger_too_many_is_refused_as_overloaded_and_its_place_can_be_had_again(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
-        async with world.lane(lane, tls("one")) as one, world.lane(lane, tls("two")) as two:
-            listener = Listener()
-            sessions = [one.attach(ledger, listener) for ledger in range(3)]
-            assert await listener.ended(sessions[2]) == (0, Reason.OVERLOADED)
-            await one.write(7, 0, [b"recovered"], mode=AttachMode.RECOVER)
-            await two.write(8, 0, [b"of another client"])
-            one.link.detach(sessions[0])
-            await one.write(9, 0, [b"now there is room"])
-            one.send(sessions[1], 1, 0, [b"and this one went on"])
-            await listener.acked(sessions[1], 1)
-
-    with_clients(tmp_path, story, ledgers_open_per_principal_max=2)
+async def test_a_ledger_too_many_is_refused_as_overloaded_and_its_place_can_be_had_again(
+    tmp_path: Path, lane: str
+) -> None:
+    async with (
+        tls_clients(tmp_path, ledgers_open_per_principal_max=2) as (world, tls),
+        world.lane(lane, tls("one")) as one,
+        world.lane(lane, tls("two")) as two,
+    ):
+        listener = Listener()
+        sessions = [one.attach(ledger, listener) for ledger in range(3)]
+        assert await listener.ended(sessions[2]) == (0, Reason.OVERLOADED)
+        await one.write(7, 0, [b"recovered"], mode=AttachMode.RECOVER)
+        await two.write(8, 0, [b"of another client"])
+        one.link.detach(sessions[0])
+        await one.write(9, 0, [b"now there is room"])
+        one.send(sessions[1], 1, 0, [b"and this one went on"])
+        await listener.acked(sessions[1], 1)
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_client_with_too_many_connections_hears_the_limit(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
+async def test_a_client_with_too_many_connections_hears_the_limit(tmp_path: Path, lane: str) -> None:
+    async with tls_clients(tmp_path, connections_per_principal_max=2) as (world, tls):
         files = tls("one")
         async with world.lane(lane, files) as one, world.lane(lane, files) as more:
             await one.fence(1)
@@ -225,13 +225,13 @@ def test_a_client_with_too_many_connections_hears_the_limit(tmp_path: Path, lane
             async with world.lane(lane, tls("two")) as two:
                 await two.write(3, 0, [b"b"])
 
-    with_clients(tmp_path, story, connections_per_principal_max=2)
-
 
 @pytest.mark.rule("L3")
 @pytest.mark.parametrize("lane", OURS)
-def test_a_flood_is_slowed_down_and_nobodys_adds_are_lost_and_nobodys_failover_waits(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
+async def test_a_flood_is_slowed_down_and_nobodys_adds_are_lost_and_nobodys_failover_waits(
+    tmp_path: Path, lane: str
+) -> None:
+    async with tls_clients(tmp_path, requests_per_s_per_principal_max=100) as (world, tls):
         flooder, loop = tls("flooder"), asyncio.get_running_loop()
         async with (
             world.lane(lane, flooder) as flood,
@@ -259,11 +259,9 @@ def test_a_flood_is_slowed_down_and_nobodys_adds_are_lost_and_nobodys_failover_w
         assert limits.held_count["requests_per_s_per_principal_max"]
         assert not limits.refused_count
 
-    with_clients(tmp_path, story, requests_per_s_per_principal_max=100)
-
 
 @pytest.mark.parametrize("lane", OURS)
-def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_come_again(
+async def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_come_again(
     tmp_path: Path, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
@@ -287,38 +285,41 @@ def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_co
         return world.bookie._clients.limits
 
     monkeypatch.setitem(PATIENCE_S, RequestKind.ADD, 0.5)
-    with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
+    async with tls_clients(tmp_path, requests_per_s_per_principal_max=10) as world:
+        await story(*world)
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_reads_and_calls_far_too_early_are_refused_with_the_limit_and_fences_are_not(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
-        async with world.lane(lane, tls("one")) as one:
-            await one.write(1, 0, [b"a"])
-            await one.link.bookie_info(deadline_s=DEADLINE_S)
-            (account,) = [each for each in world.bookie._clients.limits._accounts.values() if each.whose == "principal"]
-            account.debts[RequestKind.ASK] = 100
-            for asked in (one.link.bookie_info(deadline_s=DEADLINE_S), _read_all(one, 1)):
-                error = await refused(asked)
-                assert error.reason is Reason.OVERLOADED
-                assert "requests_per_s_per_principal_max=10 is reached by CN=one" in error.what
-            await one.fence(1)
-
-    with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
+async def test_reads_and_calls_far_too_early_are_refused_with_the_limit_and_fences_are_not(
+    tmp_path: Path, lane: str
+) -> None:
+    async with (
+        tls_clients(tmp_path, requests_per_s_per_principal_max=10) as (world, tls),
+        world.lane(lane, tls("one")) as one,
+    ):
+        await one.write(1, 0, [b"a"])
+        await one.link.bookie_info(deadline_s=DEADLINE_S)
+        (account,) = [each for each in world.bookie._clients.limits._accounts.values() if each.whose == "principal"]
+        account.debts[RequestKind.ASK] = 100
+        for asked in (one.link.bookie_info(deadline_s=DEADLINE_S), _read_all(one, 1)):
+            error = await refused(asked)
+            assert error.reason is Reason.OVERLOADED
+            assert "requests_per_s_per_principal_max=10 is reached by CN=one" in error.what
+        await one.fence(1)
 
 
 @pytest.mark.parametrize("lane", OURS)
-def test_a_flood_of_ledgers_that_are_opened_is_slowed_down(tmp_path: Path, lane: str) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
-        async with world.lane(lane, tls("one")) as one:
-            listener, begun = Listener(), asyncio.get_running_loop().time()
-            for ledger in range(30):
-                one.link.detach(one.attach(ledger, listener))
-            await asyncio.sleep(0.1)
-            await one.write(50, 0, [b"after all of them"])
-            assert asyncio.get_running_loop().time() - begun > 1.5
-
-    with_clients(tmp_path, story, requests_per_s_per_principal_max=10)
+async def test_a_flood_of_ledgers_that_are_opened_is_slowed_down(tmp_path: Path, lane: str) -> None:
+    async with (
+        tls_clients(tmp_path, requests_per_s_per_principal_max=10) as (world, tls),
+        world.lane(lane, tls("one")) as one,
+    ):
+        listener, begun = Listener(), asyncio.get_running_loop().time()
+        for ledger in range(30):
+            one.link.detach(one.attach(ledger, listener))
+        await asyncio.sleep(0.1)
+        await one.write(50, 0, [b"after all of them"])
+        assert asyncio.get_running_loop().time() - begun > 1.5
 
 
 async def _read_all(lane: Lane, ledger: int) -> None:

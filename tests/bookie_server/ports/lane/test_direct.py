@@ -11,7 +11,8 @@ import math
 import socket
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +44,21 @@ STREAMS = pytest.mark.parametrize("stream", list(REQUESTS))
 MIB = 1 << 20
 
 
-def with_bookie(tmp_path: Path, story: Callable[[Bookie], Any], **settings: Any) -> None:
+@asynccontextmanager
+async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[Bookie]:
     """``story`` gets a bookie. Behind it no stream is left, and a client is served."""
-
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings), open_store(uri), init_cluster=True)
-        try:
-            async with asyncio.timeout(30):
-                await story(bookie)
-                await settled(bookie)
-                async with direct(bookie, "Control") as client:
-                    await greet(client, bookie)
-        finally:
-            await bookie.stop()
-        assert bookie._engine is not None
-        assert not bookie._engine._streams
-
-    asyncio.run(run())
+    uri = f"memory://{uuid.uuid4().hex}"
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings), open_store(uri), init_cluster=True)
+    try:
+        async with asyncio.timeout(30):
+            yield bookie
+            await settled(bookie)
+            async with direct(bookie, "Control") as client:
+                await greet(client, bookie)
+    finally:
+        await bookie.stop()
+    assert bookie._engine is not None
+    assert not bookie._engine._streams
 
 
 async def settled(bookie: Bookie) -> None:
@@ -83,8 +81,8 @@ TOO_MUCH: dict[str, tuple[str, bytes]] = {
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
-def test_a_message_that_is_much_work_ends_its_stream_before_the_work_is_done(what: str, tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_a_message_that_is_much_work_ends_its_stream_before_the_work_is_done(what: str, tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
         assert bookie._engine is not None
         stream, message = TOO_MUCH[what]
         async with direct(bookie, stream) as client:
@@ -93,117 +91,95 @@ def test_a_message_that_is_much_work_ends_its_stream_before_the_work_is_done(wha
             assert await client.is_over(5)
         assert not bookie._engine.taken[SessionAttached]
 
-    with_bookie(tmp_path, story)
-
 
 def attached(ledger_id: int, frames: bytes) -> tuple[bytes, bytes]:
     attach = lane_pb2.Attach(session=1, ledger_id=ledger_id, ledger_key=KEY)
     return lane_pb2.AddRequest(attach=[attach]).SerializeToString(), frames
 
 
-def test_what_is_no_preamble_ends_the_connection(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_what_is_no_preamble_ends_the_connection(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
         for first in (b"GET / HTTP/1.1\r\n\r\n", b"bkdl\x09\x01\0\0", b"bkdl\x01\x07\0\0"):
             async with direct(bookie, "Add", first) as client:
                 assert await client.is_over(5)
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.parametrize("first", [b"", b"bkd", None])
-def test_a_client_that_says_nothing_or_not_enough_is_cut_off(
+async def test_a_client_that_says_nothing_or_not_enough_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes | None
 ) -> None:
     monkeypatch.setattr(served, "HELLO_TIMEOUT_S", 0.2)
 
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, "Add", first) as client:
-            assert not await client.is_over(0.05)
-            assert await client.is_over(5)
-
-    with_bookie(tmp_path, story)
+    async with running(tmp_path) as bookie, direct(bookie, "Add", first) as client:
+        assert not await client.is_over(0.05)
+        assert await client.is_over(5)
 
 
 @pytest.mark.rule("L5")
 @STREAMS
 @pytest.mark.parametrize("sizes", [(MESSAGE_BYTES_MAX, 1), (0, 2**32 - 1)])
-def test_a_length_beyond_the_limit_ends_the_connection_at_once(
+async def test_a_length_beyond_the_limit_ends_the_connection_at_once(
     tmp_path: Path, stream: str, sizes: tuple[int, int]
 ) -> None:
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, stream) as client:
-            await greet(client, bookie)
-            client.writer.write(struct.pack("<II", *sizes) + b"x" * 100)
-            assert await client.is_over(5)
-
-    with_bookie(tmp_path, story)
+    async with running(tmp_path) as bookie, direct(bookie, stream) as client:
+        await greet(client, bookie)
+        client.writer.write(struct.pack("<II", *sizes) + b"x" * 100)
+        assert await client.is_over(5)
 
 
 @pytest.mark.rule("L5")
 @pytest.mark.parametrize("stream", ["Read", "Control"])
 @pytest.mark.parametrize(("rest", "frames"), [(MESSAGE_BYTES_MAX_SHORT + 1, 0), (0, 100)])
-def test_requests_are_short_and_carry_no_frames(tmp_path: Path, stream: str, rest: int, frames: int) -> None:
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, stream) as client:
-            await greet(client, bookie)
-            client.send(b"\x0a" * rest, bytes(frames))
-            assert await client.is_over(5)
-
-    with_bookie(tmp_path, story)
+async def test_requests_are_short_and_carry_no_frames(tmp_path: Path, stream: str, rest: int, frames: int) -> None:
+    async with running(tmp_path) as bookie, direct(bookie, stream) as client:
+        await greet(client, bookie)
+        client.send(b"\x0a" * rest, bytes(frames))
+        assert await client.is_over(5)
 
 
 @STREAMS
-def test_a_message_that_is_no_message_ends_the_connection(tmp_path: Path, stream: str) -> None:
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, stream) as client:
-            await greet(client, bookie)
-            client.send(b"\xff" * 100)
-            assert await client.is_over(5)
-
-    with_bookie(tmp_path, story)
+async def test_a_message_that_is_no_message_ends_the_connection(tmp_path: Path, stream: str) -> None:
+    async with running(tmp_path) as bookie, direct(bookie, stream) as client:
+        await greet(client, bookie)
+        client.send(b"\xff" * 100)
+        assert await client.is_over(5)
 
 
 @STREAMS
 @pytest.mark.parametrize("sent", [5, 20_000])
-def test_a_message_that_does_not_end_is_given_up(
+async def test_a_message_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, sent: int
 ) -> None:
     monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
 
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, stream) as client, direct(bookie, stream) as idle:
-            await greet(client, bookie)
-            await greet(idle, bookie)
-            client.writer.write(struct.pack("<II", 0, 50_000)[:sent] + bytes(max(0, sent - 8)))
-            assert not await client.is_over(0.15)
-            assert await client.is_over(5)
-            assert not await idle.is_over(0.5), "a client that has nothing to say may be silent"
-
-    with_bookie(tmp_path, story)
+    async with running(tmp_path) as bookie, direct(bookie, stream) as client, direct(bookie, stream) as idle:
+        await greet(client, bookie)
+        await greet(idle, bookie)
+        client.writer.write(struct.pack("<II", 0, 50_000)[:sent] + bytes(max(0, sent - 8)))
+        assert not await client.is_over(0.15)
+        assert await client.is_over(5)
+        assert not await idle.is_over(0.5), "a client that has nothing to say may be silent"
 
 
-def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
 
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, "Add") as client:
-            await greet(client, bookie)
-            rest, frames = attached(7, frame(7, 0, [b"x" * 50_000], session=1))
-            data = struct.pack("<II", len(frames), len(rest)) + frames + rest
-            for at in range(0, len(data), 6_000):
-                client.writer.write(data[at : at + 6_000])
-                await asyncio.sleep(0.1)
-            while not (said := (await client.answer())[1]).sessions:
-                pass
-            assert (list(said.sessions), list(said.frames)) == ([1], [1])
-
-    with_bookie(tmp_path, story)
+    async with running(tmp_path) as bookie, direct(bookie, "Add") as client:
+        await greet(client, bookie)
+        rest, frames = attached(7, frame(7, 0, [b"x" * 50_000], session=1))
+        data = struct.pack("<II", len(frames), len(rest)) + frames + rest
+        for at in range(0, len(data), 6_000):
+            client.writer.write(data[at : at + 6_000])
+            await asyncio.sleep(0.1)
+        while not (said := (await client.answer())[1]).sessions:
+            pass
+        assert (list(said.sessions), list(said.frames)) == ([1], [1])
 
 
 @pytest.mark.long
 @pytest.mark.rule("L5")
-def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
         (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
         service.room = MessageRoom(3 * MIB)
         async with contextlib.AsyncExitStack() as stack:
@@ -224,15 +200,15 @@ def test_long_messages_have_so_much_room_and_those_that_stand_still_make_place(t
             for each in still[1:]:
                 assert each.writer.transport.get_write_buffer_size() == 0 or await each.is_over(5)
 
-    with_bookie(tmp_path, story)
-
 
 @pytest.mark.long
 @pytest.mark.rule("L5")
-def test_long_messages_that_creep_make_place_when_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_messages_that_creep_make_place_when_others_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(served, "CREEPING_S", 1.0)
 
-    async def story(bookie: Bookie) -> None:
+    async with running(tmp_path) as bookie:
         (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
         service.room = MessageRoom(8 * MIB)
         async with direct(bookie, "Add") as creeps, direct(bookie, "Add") as honest:
@@ -250,8 +226,6 @@ def test_long_messages_that_creep_make_place_when_others_wait(tmp_path: Path, mo
                 pass
             assert list(said.frames) == [1]
 
-    with_bookie(tmp_path, story)
-
 
 async def many_entries(bookie: Bookie, ledger_id: int, count: int, size: int) -> None:
     async with direct(bookie, "Add") as client:
@@ -264,8 +238,8 @@ async def many_entries(bookie: Bookie, ledger_id: int, count: int, size: int) ->
             acked = max([acked, *(await client.answer())[1].frames])
 
 
-def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Path) -> None:
+    async with running(tmp_path, read_stall_s=0.5, reads_active_max=4) as bookie:
         await many_entries(bookie, 7, 40, MIB)
         ask = lane_pb2.ReadRequest(id=1, ledger_id=7, first_entry_id=0, last_entry_id=39, bytes_max=64 * MIB)
         lazy = []
@@ -289,46 +263,42 @@ def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Pat
         for sock in lazy:
             sock.close()
 
-    with_bookie(tmp_path, story, read_stall_s=0.5, reads_active_max=4)
-
 
 @pytest.mark.rule("L5")
-def test_a_stream_that_is_paused_is_not_read(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, "Add") as client:
-            await greet(client, bookie)
-            assert bookie._engine is not None
-            (stream,) = bookie._engine._streams.values()
-            assert isinstance(stream, AddStream)
-            stream.deliver(PauseStream(stream.stream))
-            for _ in range(40):
-                client.send(frames=bytes(MIB))
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await client.writer.drain()
-            stream.deliver(ResumeStream(stream.stream))
-            await client.is_over(5)  # it is told what it sent
-
-    with_bookie(tmp_path, story)
+async def test_a_stream_that_is_paused_is_not_read(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie, direct(bookie, "Add") as client:
+        await greet(client, bookie)
+        assert bookie._engine is not None
+        (stream,) = bookie._engine._streams.values()
+        assert isinstance(stream, AddStream)
+        stream.deliver(PauseStream(stream.stream))
+        for _ in range(40):
+            client.send(frames=bytes(MIB))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await client.writer.drain()
+        stream.deliver(ResumeStream(stream.stream))
+        await client.is_over(5)  # it is told what it sent
 
 
-def test_no_more_clients_are_taken_than_allowed(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, "Add") as first, direct(bookie, "Read") as second:
-            await greet(first, bookie)
-            await greet(second, bookie)
-            async with direct(bookie, "Control") as third:
-                assert await third.is_over(0.5), "at once, not when somebody counts"
+async def test_no_more_clients_are_taken_than_allowed(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, connections_max=2, connections_per_address_max=2) as bookie,
+        direct(bookie, "Add") as first,
+        direct(bookie, "Read") as second,
+    ):
+        await greet(first, bookie)
+        await greet(second, bookie)
+        async with direct(bookie, "Control") as third:
+            assert await third.is_over(0.5), "at once, not when somebody counts"
 
-    with_bookie(tmp_path, story, connections_max=2, connections_per_address_max=2)
 
-
-def test_a_bookie_without_files_for_a_connection_accepts_it_later(
+async def test_a_bookie_without_files_for_a_connection_accepts_it_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sockets, "_ACCEPT_AGAIN_S", 0.2)
 
-    async def story(bookie: Bookie) -> None:
+    async with running(tmp_path) as bookie:
         (service,) = [each for each in bookie._services if isinstance(each, served.DirectServer)]
         calls: list[int] = []
 
@@ -351,8 +321,6 @@ def test_a_bookie_without_files_for_a_connection_accepts_it_later(
             assert len(calls) == 1, "it does not ask again and again"
             await greet(client, bookie)
 
-    with_bookie(tmp_path, story)
-
 
 async def test_a_bookie_that_stops_answers_what_it_took_and_ends_the_streams(tmp_path: Path) -> None:
     uri = f"memory://{uuid.uuid4().hex}"
@@ -370,7 +338,7 @@ async def test_a_bookie_that_stops_answers_what_it_took_and_ends_the_streams(tmp
     assert not bookie._engine._streams
 
 
-def test_an_exception_ends_its_stream_alone_and_is_in_the_log(
+async def test_an_exception_ends_its_stream_alone_and_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def take(self: AddStream, rest: bytes, frames: memoryview | None) -> None:
@@ -378,10 +346,7 @@ def test_an_exception_ends_its_stream_alone_and_is_in_the_log(
 
     monkeypatch.setattr(AddStream, "take", take)
 
-    async def story(bookie: Bookie) -> None:
-        async with direct(bookie, "Add") as client:
-            client.send(lane_pb2.AddRequest(hello=hello(bookie.bookie_id, "", "", "test")).SerializeToString())
-            await client.reader.read()  # until the end
-
-    with_bookie(tmp_path, story)
+    async with running(tmp_path) as bookie, direct(bookie, "Add") as client:
+        client.send(lane_pb2.AddRequest(hello=hello(bookie.bookie_id, "", "", "test")).SerializeToString())
+        await client.reader.read()  # until the end
     assert "ZeroDivisionError: made to fail" in caplog.text, "with its traceback"
