@@ -66,8 +66,7 @@ def content(log: NamedLog) -> list[bytes]:
     return [entry for _, batch in log.read(head.start_offset, head.next_offset) for entry in batch.to_list()]
 
 
-@pytest.mark.rule("N6")
-@pytest.mark.rule("N7")
+@pytest.mark.rule("N6", "N7")
 def test_a_log_is_compacted_trimmed_overwritten_and_vacuumed(bookkeeper: BookKeeper, log: NamedLog) -> None:
     for number, entries in enumerate(([b"a"], [b"b", b"c"], [b"d"])):
         done = log.publish([ledger(bookkeeper, log, *entries)], PublishId.job(str(number)))

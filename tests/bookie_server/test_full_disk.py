@@ -259,8 +259,7 @@ async def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: W
     await lane.transport.close()
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S9")
+@pytest.mark.rule("S4", "S9")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("brim", [False, True], ids=["filled by itself", "not a block left"])
 async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool) -> None:

@@ -156,9 +156,7 @@ def payload(seed: int, entry: int) -> bytes:
     return b"%d/%d " % (seed, entry) * (1 + entry % 30)
 
 
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("M3")
+@pytest.mark.rule("MUST2", "MUST3", "M3")
 def test_acked_entries_and_fences_survive_kill_9(store: MetadataStore, process: Process) -> None:
     chance = random.Random(3)
 

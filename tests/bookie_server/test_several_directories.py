@@ -219,8 +219,7 @@ def cluster(zookeeper_uri: str) -> Iterator[MetadataStore]:
 
 @pytest.mark.e2e
 @pytest.mark.zookeeper
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST3")
+@pytest.mark.rule("MUST2", "MUST3")
 def test_entries_and_fences_of_every_directory_survive_kill_9(cluster: MetadataStore, tmp_path: Path) -> None:
     chance, per_round = random.Random(5), 6
 

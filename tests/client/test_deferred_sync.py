@@ -58,8 +58,7 @@ async def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
         assert await entries(client, writer.ledger_id, recover=False) == WANTED
 
 
-@pytest.mark.rule("P12")
-@pytest.mark.rule("MUST1")
+@pytest.mark.rule("P12", "MUST1")
 async def test_what_a_bookie_forgot_is_sent_again_before_it_counts(tmp_path: Path) -> None:
     async with deferring(tmp_path) as (client, theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)

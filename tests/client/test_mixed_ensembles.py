@@ -61,8 +61,7 @@ async def entries(client: BookKeeper, ledger_id: int, *, recover: bool) -> list[
         return [one async for batch in reader.read(0, reader.last_add_confirmed) for one in batch.to_list()]
 
 
-@pytest.mark.rule("P6")
-@pytest.mark.rule("MUST6")
+@pytest.mark.rule("P6", "MUST6")
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.MAC])
 async def test_bookies_of_both_kinds_hold_one_ledger(

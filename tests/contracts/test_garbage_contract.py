@@ -137,8 +137,7 @@ def test_a_store_that_was_put_back_or_taken_over_is_no_evidence(place: Place, st
     place.raises(BookieIdentityError)
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 def test_a_store_that_cannot_be_reached_is_no_evidence(place: Place) -> None:
     place.other.delete_ledger(2)
     place.world.suspend(place.store)
@@ -148,8 +147,7 @@ def test_a_store_that_cannot_be_reached_is_no_evidence(place: Place) -> None:
     assert place.evidence.look((2,)).gone == {2}
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 def test_a_look_over_two_sessions_says_nothing(place: Place) -> None:
     before_read(place.store, lambda: place.world.expire(place.store))
     with pytest.raises(MetadataUnavailableError):
@@ -332,8 +330,7 @@ def test_a_ledger_made_again_in_the_grace_is_kept(place: Place) -> None:
         assert collecting.forgotten == []
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place: Place) -> None:
     with Collecting(place, interval_ms=200, grace_ms=300) as collecting:
         place.other.delete_ledger(2)
@@ -346,8 +343,7 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
         until(lambda: collecting.forgotten == [2], within_s=20)
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 def test_a_session_lost_in_the_grace_begins_it_again(place: Place) -> None:
     with Collecting(place, grace_ms=1500) as collecting:
         place.other.delete_ledger(2)

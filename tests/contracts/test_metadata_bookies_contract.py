@@ -180,8 +180,7 @@ def test_live_bookie_of_another_incarnation_keeps_its_id(metadata_world: Metadat
     assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info("i1")}, {})
 
 
-@pytest.mark.rule("M3")
-@pytest.mark.rule("S8")
+@pytest.mark.rule("M3", "S8")
 def test_copy_of_a_live_bookies_directory_is_not_taken_for_its_restart(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:

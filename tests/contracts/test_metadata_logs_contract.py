@@ -127,8 +127,7 @@ def test_a_hundred_heads_of_full_size_fit_one_step(store: MetadataStore) -> None
     assert [v.version for v in written] == [1] * 100
 
 
-@pytest.mark.rule("N3")
-@pytest.mark.rule("K10")
+@pytest.mark.rule("N3", "K10")
 def test_a_step_may_be_as_large_as_the_store_takes_and_a_larger_one_is_never_sent(store: MetadataStore) -> None:
     names = [f"log-{i:03d}" for i in range(100)]
     for name in names:

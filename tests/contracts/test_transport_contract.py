@@ -26,8 +26,7 @@ OTHER_KEY = ledger_key(b"other")
 # --- adds ---
 
 
-@pytest.mark.rule("P1")
-@pytest.mark.rule("L2")
+@pytest.mark.rule("P1", "L2")
 @on_each_lane
 async def test_acks_count_the_frames_of_a_session(lane: Lane) -> None:
     listener = Listener()
@@ -143,8 +142,7 @@ async def test_largest_frames_travel_and_come_back(lane: Lane) -> None:
 # --- fences ---
 
 
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("P5")
+@pytest.mark.rule("MUST3", "P5")
 @on_each_lane
 async def test_fence_stops_the_writer_and_answers_with_evidence(lane: Lane) -> None:
     listener = Listener()

@@ -46,11 +46,7 @@ def arena(
 
 @pytest.mark.interop
 @pytest.mark.timeout(300)
-@pytest.mark.rule("MUST1")
-@pytest.mark.rule("MUST9")
-@pytest.mark.rule("MUST10")
-@pytest.mark.rule("MUST11")
-@pytest.mark.rule("L7")
+@pytest.mark.rule("MUST1", "MUST9", "MUST10", "MUST11", "L7")
 @pytest.mark.parametrize(
     ("arena", "rounds"), [(False, ROUNDS), (True, SECURE_ROUNDS)], ids=["open", "secure"], indirect=["arena"]
 )

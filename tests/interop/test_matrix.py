@@ -28,10 +28,7 @@ def matrix(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.interop
 @pytest.mark.timeout(300)  # the first one starts everything
-@pytest.mark.rule("P6")
-@pytest.mark.rule("MUST6")
-@pytest.mark.rule("MUST9")
-@pytest.mark.rule("MUST11")
+@pytest.mark.rule("P6", "MUST6", "MUST9", "MUST11")
 @pytest.mark.parametrize("cell", pairwise(), ids=str)
 def test_a_cell_of_the_matrix(matrix: Matrix, cell: Cell) -> None:
     matrix.play(cell)

@@ -71,8 +71,7 @@ def test_ledgers_are_checked_again_for_every_head() -> None:
     assert isinstance(run(told, CONFLICT, None, head_read(published(EMPTY, 9, "other"), 1)), ask.CheckLedgers)
 
 
-@pytest.mark.rule("N2")
-@pytest.mark.rule("MUST15")
+@pytest.mark.rule("N2", "MUST15")
 def test_a_takeover_recovers_every_open_extent_and_the_last_two_ledgers() -> None:
     new = Extent(is_open=True, ledger_id=8, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
     head = commit.add_open_extent(published(EMPTY, 7, "before"), new, nonce=NONCE).head

@@ -27,8 +27,7 @@ SOMETIMES = {
 
 
 @pytest.mark.long
-@pytest.mark.rule("N2")
-@pytest.mark.rule("N6")
+@pytest.mark.rule("N2", "N6")
 def test_a_deleted_log_is_deleted_once_and_wholly_whoever_works_on_it_and_whatever_fails() -> None:
     reached: Counter[str] = Counter()
     for seed in range(150):

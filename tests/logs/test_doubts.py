@@ -35,8 +35,7 @@ from tests.logs.change_kit import (
 )
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("N4", "N5")
 def test_a_refused_version_is_certain_while_the_record_would_remember_it() -> None:
     later = recorded(None, Transaction("app", 5), PublishId.txn("app", 5), 1, 1)
     for moved, outcome in ((1, Outcome.NOT_APPLIED), (127, Outcome.NOT_APPLIED), (128, Outcome.UNKNOWN)):
@@ -98,8 +97,7 @@ def test_a_trim_to_beyond_the_end_may_have_been_done_though_the_end_moved_on() -
         assert run(told, BookKeeperError("broken")).outcome is outcome
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N6")
+@pytest.mark.rule("N4", "N6")
 def test_a_publish_whose_ledgers_are_gone_is_certain_once_the_head_moved_on() -> None:
     gone = NoSuchLedgerError("vacuumed")
     for read, outcome in (
@@ -121,8 +119,7 @@ def test_a_publish_that_was_overwritten_before_its_answer_was_looked_for_is_done
     assert (done.base_offset, done.rows) == (0, 2)
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("N4", "N5")
 def test_the_record_of_a_transaction_tells_for_longer_than_the_head_but_only_if_it_is_there() -> None:
     earlier = recorded(None, Transaction("app", 3), PublishId.txn("app", 3), 1, 1)
     wanted = Transaction("app", 4)

@@ -47,14 +47,7 @@ SOMETIMES = {
 
 
 @pytest.mark.long
-@pytest.mark.rule("N2")
-@pytest.mark.rule("N3")
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
-@pytest.mark.rule("N6")
-@pytest.mark.rule("N7")
-@pytest.mark.rule("K8")
-@pytest.mark.rule("MUST15")
+@pytest.mark.rule("N2", "N3", "N4", "N5", "N6", "N7", "K8", "MUST15")
 def test_a_log_keeps_its_promises_whoever_works_on_it_and_whatever_fails() -> None:
     reached: Counter[str] = Counter()
     for seed in range(300):

@@ -31,9 +31,7 @@ SOMETIMES = {
 
 
 @pytest.mark.long
-@pytest.mark.rule("K10")
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("K10", "N4", "N5")
 def test_several_logs_get_all_of_a_write_or_none_whatever_fails() -> None:
     reached: Counter[str] = Counter()
     for seed in range(100):

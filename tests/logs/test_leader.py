@@ -59,8 +59,7 @@ async def test_a_leader_writes_a_log_that_did_not_exist_and_seals_it() -> None:
             assert await leader.append(b"7") == 7
 
 
-@pytest.mark.rule("MUST15")
-@pytest.mark.rule("N2")
+@pytest.mark.rule("MUST15", "N2")
 async def test_a_takeover_fences_the_leader_and_keeps_every_confirmed_entry_at_its_offset() -> None:
     async with memory_cluster() as cluster:
         old = await log_of(cluster.client()).lead()

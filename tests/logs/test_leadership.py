@@ -57,8 +57,7 @@ def test_taking_over_an_empty_log_serves_only_after_the_compare_and_set() -> Non
     assert machine.step(HeadWritten(v(listed(EMPTY, 7), 1))) == [Serve(7, 0)]
 
 
-@pytest.mark.rule("N2")
-@pytest.mark.rule("MUST15")
+@pytest.mark.rule("N2", "MUST15")
 def test_taking_over_fences_every_open_extent_and_the_last_two_ledgers_and_seals_the_open_ones_first() -> None:
     head = v(listed(published(EMPTY, 4, 5), 6), 8)
     machine = LogLeadership()

@@ -290,8 +290,7 @@ class Leader:
         return LedgerClosed(ledger_id, end(len(self.world.ledgers[ledger_id])))
 
 
-@pytest.mark.rule("N2")
-@pytest.mark.rule("MUST15")
+@pytest.mark.rule("N2", "MUST15")
 @pytest.mark.long
 @pytest.mark.parametrize("leaders", [1, 2, 3])
 def test_duelling_leaders_never_lose_move_or_double_an_acknowledged_entry(leaders: int) -> None:

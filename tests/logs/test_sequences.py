@@ -295,8 +295,7 @@ def errors_of(request: Any) -> Iterator[BookKeeperError]:
 
 
 @pytest.mark.long
-@pytest.mark.rule("N3")
-@pytest.mark.rule("N4")
+@pytest.mark.rule("N3", "N4")
 def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table_says() -> None:
     spilled, pages = _spilled()
     led = add_open_extent(spilled, OPENED, nonce=NoNonce()).head
@@ -324,8 +323,7 @@ def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table
 
 
 @pytest.mark.long
-@pytest.mark.rule("K10")
-@pytest.mark.rule("N4")
+@pytest.mark.rule("K10", "N4")
 def test_a_change_of_two_logs_asks_for_nothing_else() -> None:
     spilled, pages = _spilled()
     among = fan_out_id(JOB, {"a": 10, "b": 10})

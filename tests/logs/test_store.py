@@ -238,8 +238,7 @@ def hundred(head: LogHead, pages: Pages) -> Change:
     return commit.publish(head, extents(1, 100), PublishId.job("x"), now_ms=3, nonce=nonce, pages=pages)
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N3")
+@pytest.mark.rule("N4", "N3")
 @pytest.mark.parametrize("applied", [True, False])
 def test_pages_of_a_leaders_head_stay_when_its_answer_is_lost(
     memory: MemoryStore, events: LogStore, applied: bool

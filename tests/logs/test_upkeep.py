@@ -259,8 +259,7 @@ async def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
         assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("new",)
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("N4", "N5")
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_transaction_whose_answer_was_lost_is_there_once(applied: bool) -> None:
     async with memory_cluster() as cluster:

@@ -77,8 +77,7 @@ class ForgetfulWorld(World):
             super().bookie_acts(healthy)
 
 
-@pytest.mark.rule("P12")
-@pytest.mark.rule("MUST1")
+@pytest.mark.rule("P12", "MUST1")
 @pytest.mark.parametrize("seed", range(some(300, few=60)))
 def test_what_is_confirmed_is_on_the_disks_of_an_ack_quorum_and_the_close_forces_the_rest(seed: int) -> None:
     rng = random.Random(seed)
@@ -157,8 +156,7 @@ def test_what_a_broken_session_left_unforced_is_sent_again_and_forced_anew() -> 
     assert told(forced(machine, 0)) == [ev.Confirm(1)]
 
 
-@pytest.mark.rule("P12")
-@pytest.mark.rule("MUST6")
+@pytest.mark.rule("P12", "MUST6")
 def test_a_new_bookie_gets_everything_that_is_not_forced() -> None:
     machine = deferred(append, ack(0), ack(1), ack(2), append, refused(2))
     spares = ev.BookiesRead(("b0", "b1", "b2", "b3"))
@@ -188,8 +186,7 @@ def test_a_close_forces_before_it_ends_the_ledger() -> None:
     assert write.metadata.last_entry_id == 1
 
 
-@pytest.mark.rule("P12")
-@pytest.mark.rule("MUST12")
+@pytest.mark.rule("P12", "MUST12")
 def test_a_force_that_does_not_end_ends_the_writer() -> None:
     machine = new(deferred_sync=True, add_quorum_timeout_ms=10_000)
     for step in (append, ack(0), ack(1), ack(2)):

@@ -283,8 +283,7 @@ def test_every_event_in_every_state_of_a_follower_leads_where_the_table_says() -
     assert as_table(seen, FOLLOW_STATES) == TABLE
 
 
-@pytest.mark.rule("MUST14")
-@pytest.mark.rule("P5")
+@pytest.mark.rule("MUST14", "P5")
 @pytest.mark.parametrize("situation", FOLLOW_SITUATIONS)
 def test_whatever_comes_the_lac_never_falls_and_only_evidence_moves_it(situation: str) -> None:
     for event in follow_events(FOLLOW_SITUATIONS[situation]()):

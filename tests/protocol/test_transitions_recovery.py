@@ -327,8 +327,7 @@ def test_every_event_in_every_phase_leads_where_the_table_says() -> None:
     assert as_table(seen, Phase.__members__) == TABLE
 
 
-@pytest.mark.rule("MUST9")
-@pytest.mark.rule("P7")
+@pytest.mark.rule("MUST9", "P7")
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_reads_fence_the_frozen_ensemble_sessions_recover_and_a_close_bears_the_epoch(situation: str) -> None:
     for event in events_of(SITUATIONS[situation]()):

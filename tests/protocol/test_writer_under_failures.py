@@ -147,8 +147,7 @@ class World:
         self.rng.choice(choices)()
 
 
-@pytest.mark.rule("MUST1")
-@pytest.mark.rule("MUST6")
+@pytest.mark.rule("MUST1", "MUST6")
 @pytest.mark.parametrize("seed", range(some(150, few=40)))
 def test_what_is_confirmed_is_on_an_ack_quorum_that_metadata_names_and_the_close_is_reached(seed: int) -> None:
     rng = random.Random(seed)

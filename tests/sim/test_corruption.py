@@ -19,8 +19,7 @@ CASES = 150
 REFUSED = 25  # starts twice, and reads everything between
 
 
-@pytest.mark.rule("S3")
-@pytest.mark.rule("S8")
+@pytest.mark.rule("S3", "S8")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", KINDS)
 def test_damage_is_noticed_and_nothing_is_denied_or_invented(name: str) -> None:

@@ -41,9 +41,7 @@ def explored(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Found]
 EXPLORING = "test_the_machine_may_stop_at_any_operation"
 
 
-@pytest.mark.rule("S3")
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S6")
+@pytest.mark.rule("S3", "S4", "S6")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_machine_may_stop_at_any_operation(name: str, explored: dict[str, Future[Found]]) -> None:

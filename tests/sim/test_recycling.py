@@ -133,9 +133,7 @@ WORKLOADS: dict[str, list[Step]] = {
 }
 
 
-@pytest.mark.rule("S3")
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S6")
+@pytest.mark.rule("S3", "S4", "S6")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_the_machine_may_stop_at_any_operation(name: str) -> None:
@@ -205,8 +203,7 @@ def test_a_torn_group_is_told_from_the_older_life_that_it_lies_in(old: list[byte
         life.check()
 
 
-@pytest.mark.rule("S3")
-@pytest.mark.rule("S5")
+@pytest.mark.rule("S3", "S5")
 def test_sectors_of_an_older_life_below_the_position_on_record_are_damage() -> None:
     for offset in range(0, 4096 * 2, 512):
         life, path = recycled_life()

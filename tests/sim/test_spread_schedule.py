@@ -11,8 +11,7 @@ from tests.sim.spread_schedule import run_spread_schedule
 
 
 @pytest.mark.long
-@pytest.mark.rule("S1")
-@pytest.mark.rule("S8")
+@pytest.mark.rule("S1", "S8")
 def test_promises_hold_with_several_directories() -> None:
     counts: Counter[str] = Counter()
     for seed in range(60):

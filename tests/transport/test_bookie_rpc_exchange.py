@@ -313,8 +313,7 @@ def test_entries_have_the_digests_of_the_frame(digest: DigestType, sizes: tuple[
 # --- reads ---
 
 
-@pytest.mark.rule("P4")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("P4", "MUST4")
 @given(
     st.sets(st.integers(0, 79), max_size=80),
     st.dictionaries(
@@ -439,8 +438,7 @@ def test_an_answer_that_is_no_such_entry_is_unknown(other: str, wrong: Callable[
     assert [(r.first, r.last, r.reason) for r in said.end.unknown] == [(2, 2, Reason.DAMAGED)]
 
 
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("D6")
+@pytest.mark.rule("MUST3", "D6")
 def test_a_fencing_read_that_finds_nothing_is_answered_when_the_fence_is_on_disk() -> None:
     world, said = World(), Said()
     world.bookie.held = True
@@ -550,8 +548,7 @@ NONSENSE: dict[str, Callable[[AddRun, ReadRun], bytes]] = {
 }  # fmt: skip
 
 
-@pytest.mark.rule("P1")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("P1", "MUST4")
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_loses_the_connection(name: str) -> None:
     world = World()

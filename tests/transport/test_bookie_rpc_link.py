@@ -95,8 +95,7 @@ async def test_a_force_needs_the_session_that_it_speaks_of() -> None:
         assert (server.bookie.asked["deferred add"], server.bookie.asked["force"]) == (1, 2)
 
 
-@pytest.mark.rule("P5")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("P5", "MUST4")
 @pytest.mark.parametrize("fails", ["the last entry", "the LAC"])
 async def test_a_half_of_read_lac_that_the_disk_fails_leaves_the_bookie_unheard(fails: str) -> None:
     """EIO with a LAC is about the last entry, so the plain read of it decides; EIO without one says nothing."""
@@ -188,8 +187,7 @@ async def test_a_bookie_that_is_slow_is_not_silent() -> None:
         await singly.close()
 
 
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("D6")
+@pytest.mark.rule("MUST3", "D6")
 async def test_a_fence_that_finds_nothing_is_answered_when_it_is_on_disk() -> None:
     async with server_and_link() as (server, link):
         server.bookie.held = True

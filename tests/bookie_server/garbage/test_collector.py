@@ -140,8 +140,7 @@ def test_looks_that_go_on_failing_are_given_up() -> None:
     assert made.candidates == 0, "the next comparison meets it"
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 def test_two_looks_in_different_sessions_are_two_first_looks() -> None:
     made = collector(*SECOND_LOOK)
     assert made.step(gone(1, 7, session=2)) == [GRACE]
@@ -149,8 +148,7 @@ def test_two_looks_in_different_sessions_are_two_first_looks() -> None:
     assert made.step(gone(1, 7, session=2)) == [Forget((7,))]
 
 
-@pytest.mark.rule("S9")
-@pytest.mark.rule("M2")
+@pytest.mark.rule("S9", "M2")
 @pytest.mark.parametrize("past", [SEEN_GONE, SECOND_LOOK], ids=["in the grace", "in the second look"])
 def test_a_lost_session_voids_the_first_look(past: tuple[Event, ...]) -> None:
     made = collector(*past)

@@ -102,8 +102,7 @@ async def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, t
     assert not (tmp_path / "b" / "bookie").exists(), "nothing was written"
 
 
-@pytest.mark.rule("S8")
-@pytest.mark.rule("M3")
+@pytest.mark.rule("S8", "M3")
 async def test_copy_of_a_directory_is_refused_while_its_original_is_alive(
     store: MetadataStore, tmp_path: Path, uri: str
 ) -> None:

@@ -21,8 +21,7 @@ from tests.kit.lanes import KEY
 # --- acks ---
 
 
-@pytest.mark.rule("P1")
-@pytest.mark.rule("MUST2")
+@pytest.mark.rule("P1", "MUST2")
 def test_nothing_is_acked_before_it_is_durable() -> None:
     bench = Bench()
     assert bench.attach(1) == []
@@ -115,8 +114,7 @@ def test_every_answer_to_a_fence_waits_for_its_record(ledger: int) -> None:
     assert trailers(effects) == [ReadTrailer(6, (EntryRange(5, 6),), (), True)]
 
 
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST3")
+@pytest.mark.rule("MUST2", "MUST3")
 def test_fence_in_memory_refuses_adds_before_it_is_durable() -> None:
     bench = Bench()
     bench.attach(1)

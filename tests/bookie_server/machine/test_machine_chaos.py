@@ -269,12 +269,7 @@ REQUESTS = ["read"] * 8 + ["fencing read"] + ["fence"] + ["watch"] * 2
 
 
 @pytest.mark.long
-@pytest.mark.rule("P1")
-@pytest.mark.rule("P4")
-@pytest.mark.rule("S1")
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("P1", "P4", "S1", "MUST2", "MUST3", "MUST4")
 @pytest.mark.parametrize("logs", [1, 2])
 @pytest.mark.parametrize("seed", range(some(40, few=12)))
 def test_promises_hold_whatever_happens(seed: int, logs: int) -> None:

@@ -15,8 +15,7 @@ from tests.kit.lanes import KEY
 # --- reads and pending adds ---
 
 
-@pytest.mark.rule("S1")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("S1", "MUST4")
 def test_absent_waits_for_the_pending_add_that_covers_the_id() -> None:
     bench = Bench()
     bench.attach(1)
@@ -28,8 +27,7 @@ def test_absent_waits_for_the_pending_add_that_covers_the_id() -> None:
     assert trailers(bench.disk()) == [ReadTrailer(3)]
 
 
-@pytest.mark.rule("S1")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("S1", "MUST4")
 def test_a_list_of_ids_reads_nothing_waits_for_pending_adds_and_says_whether_the_ledger_is_known() -> None:
     bench = Bench()
     [unknown] = bench.ask(ev.ReadRequested, 7, 0, 9, 1 << 20, None, True)

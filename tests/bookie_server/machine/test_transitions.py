@@ -246,9 +246,7 @@ def test_every_event_in_every_state_leads_where_the_table_says() -> None:
     assert as_table(seen, STATES) == TABLE
 
 
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST3")
-@pytest.mark.rule("P1")
+@pytest.mark.rule("MUST2", "MUST3", "P1")
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_whatever_comes_only_a_commit_acks_and_a_fence_stays(situation: str) -> None:
     for event in events(Bookie(SITUATIONS[situation])):

@@ -126,8 +126,7 @@ async def test_a_page_that_a_publish_merges_into_another_is_there_for_the_delay(
         assert len(await content_of(log)) == ENTRIES + 8
 
 
-@pytest.mark.rule("N6")
-@pytest.mark.rule("K10")
+@pytest.mark.rule("N6", "K10")
 async def test_an_overwrite_of_several_logs_says_of_each_what_it_unlinked() -> None:
     async with memory_cluster() as cluster:
         bookkeeper, listed = cluster.client(), {}
@@ -178,8 +177,7 @@ def test_a_page_that_is_known_is_named_alone_with_the_ledgers_that_go_and_anothe
     assert unlinked_by(head, emptied(head, pages), {}) == Unlinked(pages=(ref,), ledgers=tail)
 
 
-@pytest.mark.rule("N6")
-@pytest.mark.rule("N3")
+@pytest.mark.rule("N6", "N3")
 def test_a_record_is_small_however_much_is_unlinked(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: dict[str, paging.LogPage] = {}
     head, first = EMPTY, itertools.count(10**12, 40)

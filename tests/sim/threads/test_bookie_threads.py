@@ -11,8 +11,7 @@ from tests.sim.threads.profile import first_violation
 pytestmark = pytest.mark.long
 
 
-@pytest.mark.rule("P1")
-@pytest.mark.rule("S6")
+@pytest.mark.rule("P1", "S6")
 @pytest.mark.parametrize("first", range(1000, 1120, 15))
 def test_many_orders_of_a_bookies_threads_keep_its_promises(first: int) -> None:
     assert first_violation(range(first, first + 15), BookieWorld) == ""

@@ -15,8 +15,7 @@ from tests.spark.modes.kit import Source
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N6")
+@pytest.mark.rule("N4", "N6")
 @pytest.mark.parametrize("mode", ["standalone"], indirect=True, scope="session")  # Spark speculates between hosts only
 @pytest.mark.parametrize("small", ["0", "32k"])
 def test_a_late_attempt_of_a_finished_task_changes_nothing(

@@ -330,8 +330,7 @@ def test_each_row_goes_to_the_log_that_it_names_in_its_order(bookkeeper: BookKee
     }
 
 
-@pytest.mark.rule("K10")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("K10", "N5")
 def test_a_replay_into_several_logs_is_there_once_and_other_logs_are_refused(bookkeeper: BookKeeper, uri: str) -> None:
     txn = {"txnappid": "app", "txnversion": "1"}
     routed(uri, rows("1", "2", log=["a", "b"]), **txn)
@@ -453,8 +452,7 @@ def test_a_replay_has_the_same_rows_although_they_are_cut_into_other_entries(boo
     assert (head.next_offset, head.published[-1].rows) == (1, 3)
 
 
-@pytest.mark.rule("K8")
-@pytest.mark.rule("K10")
+@pytest.mark.rule("K8", "K10")
 def test_columns_that_do_not_fit_one_log_keep_all_of_them_as_they_are(bookkeeper: BookKeeper, uri: str) -> None:
     arrow = options(uri, codec="arrow")
     arrow_job(arrow, NUMBERS_OF_LOGS, numbers(1, 2, 3, log=["a", "b", "a"]))

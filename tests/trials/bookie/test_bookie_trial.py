@@ -25,9 +25,7 @@ SEED = 4
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("P7")
-@pytest.mark.rule("L7")
+@pytest.mark.rule("MUST2", "P7", "L7")
 @pytest.mark.parametrize(("rounds", "secure"), [(6, False), (3, True)], ids=["open", "secure"])
 def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path, rounds: int, secure: bool) -> None:
     figures = Figures()

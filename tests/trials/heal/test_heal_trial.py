@@ -45,8 +45,7 @@ which makes and checks grants, is wrong meanwhile."""
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(240)
-@pytest.mark.rule("D23")
-@pytest.mark.rule("L7")
+@pytest.mark.rule("D23", "L7")
 @pytest.mark.parametrize(
     ("kinds", "seed", "secure"), [(SHORT, 1356, False), (SECURE, 1359, True)], ids=["open", "secure"]
 )

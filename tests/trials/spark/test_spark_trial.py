@@ -37,8 +37,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(300)
-@pytest.mark.rule("N4")
-@pytest.mark.rule("N5")
+@pytest.mark.rule("N4", "N5")
 @pytest.mark.parametrize("rounds", HAPPENED, ids=lambda rounds: f"{rounds[0]}-{rounds[1]}")
 def test_every_row_arrives_once_whatever_fails_around_it(rig: Rig, rounds: tuple[str, int, int]) -> None:
     name, first, count = rounds

@@ -19,8 +19,7 @@ ROUNDS = 4
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)
-@pytest.mark.rule("S6")
-@pytest.mark.rule("MUST2")
+@pytest.mark.rule("S6", "MUST2")
 @pytest.mark.parametrize("power", [False, True])
 def test_a_bookie_that_is_killed_or_loses_power_keeps_its_promises(tmp_path: Path, power: bool) -> None:
     trial, figures = StorageTrial(Namespace(seed=3, power=power, rounds=ROUNDS)), Figures()

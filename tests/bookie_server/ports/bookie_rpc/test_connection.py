@@ -248,8 +248,7 @@ def test_only_entries_that_differ_from_what_stands_are_refused_and_those_behind_
     assert found(client.ask(read(7, 2, 5, 6))) == {2: entry(7, 2), 5: entry(7, 5), 6: entry(7, 6)}
 
 
-@pytest.mark.rule("P6")
-@pytest.mark.rule("P6")
+@pytest.mark.rule("P6", "P6")
 def test_a_comparison_is_no_request_of_the_client() -> None:
     """Both are under way on one stream, and each has a number."""
     bookie, client = story()
@@ -357,8 +356,7 @@ def test_no_ledger_has_an_id_below_0() -> None:
     assert got.status is Status.ENOLEDGER
 
 
-@pytest.mark.rule("MUST4")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("MUST4", "MUST4")
 def test_the_greatest_id_is_absent_as_any_other() -> None:
     """It is the storage's own, so no entry has it."""
     bookie, client = story()
@@ -667,8 +665,7 @@ class Model:
         return self.read(ledger, at)
 
 
-@pytest.mark.rule("MUST2")
-@pytest.mark.rule("MUST4")
+@pytest.mark.rule("MUST2", "MUST4")
 @settings(deadline=None, max_examples=150)
 @given(OPERATIONS, st.integers(1, 9), st.booleans())
 def test_any_requests_in_any_bursts_get_the_answers_of_a_model(

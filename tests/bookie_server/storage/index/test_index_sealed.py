@@ -38,8 +38,7 @@ def live_through(world: World) -> None:
             world.delete(random.choice(world.ledgers[1:]))
 
 
-@pytest.mark.rule("S2")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S2", "S7")
 @pytest.mark.parametrize("seed", range(some(40, few=12)))
 def test_lookups_over_sealed_and_unsealed_segments_agree_with_a_model(seed: int) -> None:
     world = World(seed)
@@ -49,8 +48,7 @@ def test_lookups_over_sealed_and_unsealed_segments_agree_with_a_model(seed: int)
 
 
 @pytest.mark.long
-@pytest.mark.rule("S2")
-@pytest.mark.rule("S5")
+@pytest.mark.rule("S2", "S5")
 @pytest.mark.parametrize("seed", range(1000, 1000 + some(40, few=12)))
 def test_no_damage_to_frames_runs_or_indexes_makes_a_denial(seed: int) -> None:
     world = World(seed)

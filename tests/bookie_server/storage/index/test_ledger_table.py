@@ -87,8 +87,7 @@ def test_records_folded_in_two_places_and_merged_are_as_if_folded_in_one(seed: i
     assert one.get(7) == whole.get(7)
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S8")
+@pytest.mark.rule("S4", "S8")
 @pytest.mark.parametrize("of_every_ledger", [False, True])
 def test_a_checkpoint_carries_limbo_drops_and_deletions(of_every_ledger: bool) -> None:
     index = LedgerIndex()
@@ -133,8 +132,7 @@ class Kept:
     size: int
 
 
-@pytest.mark.rule("S2")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S2", "S7")
 @pytest.mark.parametrize("ledgers", [3, 300, 5000])
 def test_a_directory_agrees_with_a_list(ledgers: int) -> None:
     random = Random(ledgers)

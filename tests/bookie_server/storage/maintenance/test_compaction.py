@@ -44,8 +44,7 @@ def test_a_segment_that_a_restart_left_nearly_empty_is_chosen_and_its_few_bytes_
 # --- what it does -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S4", "S7")
 def test_everything_live_is_served_as_before_and_the_old_segments_are_given_up() -> None:
     world, live = prepared()
     before = {ledger_id: world.storage.read(ledger_id, 0, 250).found for ledger_id in range(1, 8)}

@@ -87,9 +87,7 @@ def happens(world: CompactionWorld, act: Meanwhile, when: int, where: str) -> bo
     return done
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("I5")
-@pytest.mark.rule("I9")
+@pytest.mark.rule("S4", "I5", "I9")
 @pytest.mark.parametrize(
     "where",
     [pytest.param("between", marks=pytest.mark.long), "before the copies are written", "before the index learns"],
@@ -197,8 +195,7 @@ class _Life:
 
 
 @pytest.mark.long
-@pytest.mark.rule("S4")
-@pytest.mark.rule("I6")
+@pytest.mark.rule("S4", "I6")
 @examples(0.25)
 @given(st.integers(0, 1 << 30))
 def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:

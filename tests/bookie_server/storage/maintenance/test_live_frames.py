@@ -153,9 +153,7 @@ HARMS: dict[str, Harm] = {
 }  # fmt: skip
 
 
-@pytest.mark.rule("S5")
-@pytest.mark.rule("S8")
-@pytest.mark.rule("I5")
+@pytest.mark.rule("S5", "S8", "I5")
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("ledger_id", [1, 2, 3, 4])
 def test_a_damaged_frame_is_not_copied_and_its_segment_is_kept(

@@ -34,8 +34,7 @@ class ReplacingDisk(SimDisk):
         return data
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S4", "S7")
 def test_compaction_lets_go_of_a_segment_whose_index_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of a deleted ledger are bad, so that the new index has fewer records, and all others stand elsewhere."""
     monkeypatch.setattr(stored, "_BLOCKS_AT_ONCE", 1)

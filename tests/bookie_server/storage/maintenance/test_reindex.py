@@ -81,8 +81,7 @@ def test_index_of_a_whole_segment_is_made_anew_to_the_same_bytes(world: DamagedW
 
 
 @pytest.mark.long
-@pytest.mark.rule("S2")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S2", "S7")
 @pytest.mark.parametrize("ledger_id", [PLAIN, RUNS])
 @pytest.mark.parametrize("named", [True, False], ids=["its block is intact", "its block is lost, too"])
 def test_frame_that_the_old_index_named_and_the_scan_does_not_find_stays_unknown(
@@ -179,8 +178,7 @@ def test_bad_index_of_a_segment_that_is_gone_denies_nothing(
         repair(world)
 
 
-@pytest.mark.rule("S4")
-@pytest.mark.rule("S8")
+@pytest.mark.rule("S4", "S8")
 @pytest.mark.parametrize("part", ["states", "header"])
 def test_index_waits_for_a_checkpoint_where_records_may_be_lost_with_both(world: DamagedWorld, part: str) -> None:
     """A start believes an index that it can read: a fence that stands in neither would be forgotten."""
@@ -309,8 +307,7 @@ def test_blocks_of_two_editions_are_never_taken_together(world: DamagedWorld) ->
 
 
 @pytest.mark.long
-@pytest.mark.rule("S2")
-@pytest.mark.rule("S7")
+@pytest.mark.rule("S2", "S7")
 @pytest.mark.parametrize("seed", range(some(30, few=8)))
 def test_whatever_is_damaged_nothing_is_denied_after_repairs_and_starts(seed: int) -> None:
     chance = random.Random(seed)
