@@ -21,6 +21,7 @@ from bk_core.errors import (
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from tests.kit.canaries import PASSWORD
+from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import MemoryBookKeeper
 
 
@@ -50,15 +51,7 @@ def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
     keys = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec="raw")
     with bookkeeper.create_ledger(password=PASSWORD, custom_metadata=keys) as writer:
         writer.append_batch(EntryBatch.from_list(list(entries)))
-    return NewExtent(
-        ledger_id=writer.ledger_id,
-        entry_count=len(entries),
-        size_bytes=sum(map(len, entries)),
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
+    return new_extent(writer.ledger_id, len(entries), sum(map(len, entries)))
 
 
 def content(log: NamedLog) -> list[bytes]:

@@ -23,6 +23,7 @@ from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, Publish
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite, MetadataStore, TxnWrite
 from bk_core.model import DigestType, Fragment, LedgerState
+from tests.kit.extents import new_extent
 from tests.kit.log_changes import carried_out
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger, before_write
 
@@ -40,16 +41,7 @@ def made(store: MetadataStore, *logs: str) -> None:
 def ledger(store: MetadataStore, rows: int = 2) -> NewExtent:
     closed = a_ledger(state=LedgerState.CLOSED, last_entry_id=rows - 1, length=rows)
     ledger_id, _ = store.create_ledger(closed)
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=rows,
-        size_bytes=rows,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=FRAGMENTS,
-    )
+    return new_extent(ledger_id, rows, rows, fragments=FRAGMENTS)
 
 
 def publish(
@@ -167,16 +159,7 @@ def _aged(head: LogHead) -> tuple[LogHead, LogTransactions]:
     """Make the head of a log that lists many ledgers, after a stream of many batches."""
     record = None
     for batch in range(140):
-        new = NewExtent(
-            ledger_id=10**9 + batch,
-            entry_count=10**6,
-            size_bytes=10**9,
-            created_ms=1_763_000_000_000,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-            fragments=FRAGMENTS,
-        )
+        new = new_extent(10**9 + batch, 10**6, 10**9, 1_763_000_000_000, fragments=FRAGMENTS)
         job, now_ms = PublishId.txn("app", batch), 1_763_000_000_000 + batch
         head = commit.publish(head, [new] if batch >= 80 else [], job, now_ms=now_ms, nonce=nonce).head
         record = recorded(record, Transaction("app", batch), job, 10**6, now_ms)

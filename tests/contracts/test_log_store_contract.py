@@ -8,10 +8,11 @@ import threading
 import pytest
 
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogHead, NewExtent, Published, PublishId
+from bk_core.logs.model.head import LogHead, Published, PublishId
 from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import MetadataStore
+from tests.kit.extents import new_extent
 from tests.kit.log_changes import change
 from tests.kit.metadata_worlds import MetadataWorld
 
@@ -19,18 +20,7 @@ EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledge
 
 
 def publish(store: MetadataStore, first: int, count: int) -> Published:
-    new = [
-        NewExtent(
-            ledger_id=ledger,
-            entry_count=1,
-            size_bytes=10,
-            created_ms=2,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
-        for ledger in range(first, first + count)
-    ]
+    new = [new_extent(ledger, 1, 10, 2) for ledger in range(first, first + count)]
     publish_id = PublishId.job(str(first))
 
     def apply(head: LogHead, pages: Pages) -> Change:

@@ -18,6 +18,7 @@ from bk_core.logs.machines.upkeep import Vacuum
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId
 from bk_core.model import Versioned
+from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 
 LOG = "events"
@@ -29,15 +30,7 @@ CONFLICT = MetadataConflictError("another version")
 
 
 def extent(ledger_id: int) -> NewExtent:
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=2,
-        size_bytes=2,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
+    return new_extent(ledger_id, 2, 2)
 
 
 def published(head: LogHead, ledger: int, job: str) -> LogHead:

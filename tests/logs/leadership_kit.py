@@ -16,9 +16,10 @@ from bk_core.logs.machines.leadership_events import (
     Roll,
     TakeOver,
 )
-from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
+from bk_core.logs.model.head import Extent, LogHead, PublishId
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, publish, seal
 from bk_core.model import Versioned
+from tests.kit.extents import new_extent
 
 NONCE = itertools.count().__next__
 EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
@@ -41,18 +42,7 @@ def listed(head: LogHead, *ledgers: int) -> LogHead:
 
 
 def published(head: LogHead, *ledgers: int) -> LogHead:
-    extents = [
-        NewExtent(
-            ledger_id=ledger,
-            entry_count=10,
-            size_bytes=10,
-            created_ms=2,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
-        for ledger in ledgers
-    ]
+    extents = [new_extent(ledger, 10, 10, 2) for ledger in ledgers]
     return publish(head, extents, PublishId.job(str(ledgers)), now_ms=3, nonce=NONCE).head
 
 

@@ -30,10 +30,11 @@ from bk_core.errors import (
     SchemaMismatchError,
     WrongDigestTypeError,
 )
-from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.head import PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
+from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 
 EVERY_TYPE = pa.table(
@@ -75,16 +76,7 @@ async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: list[bytes], c
     made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
     async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
         await ledger.append_batch(EntryBatch.from_list(entries))
-    extent = NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=len(entries),
-        size_bytes=sum(map(len, entries)),
-        created_ms=1,
-        codec=codec,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
+    extent = new_extent(ledger.ledger_id, len(entries), sum(map(len, entries)), codec=codec)
     await log.publish([extent], PublishId.job(f"{ledger.ledger_id}"))
 
 
@@ -276,17 +268,7 @@ async def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, 
             made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
             async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
                 await ledger.append(bad)
-            extent = NewExtent(
-                ledger_id=ledger.ledger_id,
-                entry_count=1,
-                size_bytes=len(bad),
-                created_ms=1,
-                codec=codec,
-                schema_number=1,
-                ensemble_size=3,
-                write_quorum_size=3,
-                ack_quorum_size=2,
-            )
+            extent = new_extent(ledger.ledger_id, 1, len(bad), codec=codec, schema_number=1)
             await log.publish([extent], PublishId.job("bad"))
         else:
             await publish(bookkeeper, log, [b"{}", bad], codec)

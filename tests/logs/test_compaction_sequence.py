@@ -26,16 +26,14 @@ from bk_core.logs.model.compaction import (
     Content,
     content_problem,
 )
-from bk_core.logs.model.head import NewExtent
 from bk_core.model import Versioned
+from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 from tests.logs.change_kit import EMPTY, LOG, LOST, NONCE, head_read
 from tests.logs.test_compaction_runs import UUID, extents_of
 
 RUN = tuple(extents_of(3, 4))
-NEW = NewExtent(
-    ledger_id=9, entry_count=2, size_bytes=7, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
-)
+NEW = new_extent(9, 2, 7)
 GOOD = Content(2, 7, 1, 2)
 COPIED = ask.RunCopied(NEW, GOOD)
 LISTED = ask.ExtentsListed(UUID, RUN, CompactionLimits())

@@ -15,6 +15,7 @@ from bk_core.logs.machines import ask
 from bk_core.logs.model.head import NewExtent, PublishId
 from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.logs.store import LogStore
+from tests.kit.extents import new_extent
 from tests.kit.log_changes import answers
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_store import MemoryStore, MemoryTree
@@ -38,16 +39,7 @@ async def task(bookkeeper: BookKeeper, *entries: bytes) -> NewExtent:
     ledger = await bookkeeper.create_ledger(password=PASSWORD)
     await ledger.append_batch(EntryBatch.from_list(list(entries)))
     await ledger.close()
-    return NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=len(entries),
-        size_bytes=sum(map(len, entries)),
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=ledger.metadata.fragments,
-    )
+    return new_extent(ledger.ledger_id, len(entries), sum(map(len, entries)), fragments=ledger.metadata.fragments)
 
 
 async def test_ledgers_that_tasks_closed_a_moment_ago_are_published() -> None:
@@ -77,15 +69,7 @@ async def test_ledger_that_was_closed_a_moment_ago_passes_the_check_of_a_publish
         tree_of(driver).lag()
         await ledger.append(b"xy")
         await ledger.close()
-        still_open = NewExtent(
-            ledger_id=ledger.ledger_id,
-            entry_count=1,
-            size_bytes=2,
-            created_ms=1,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
+        still_open = new_extent(ledger.ledger_id, 1, 2)
         assert not driver.store.read_ledger(ledger.ledger_id).value.is_closed, "a bare read is old"
         await asyncio.to_thread(check_publishable, driver.store, head, [still_open])
 
@@ -191,16 +175,7 @@ async def test_what_a_vacuum_would_take_is_decided_on_the_head_as_it_is() -> Non
         await ledger.close()
         looking.store.sync()
         tree_of(looking).lag()
-        extent = NewExtent(
-            ledger_id=ledger.ledger_id,
-            entry_count=1,
-            size_bytes=1,
-            created_ms=1,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-            fragments=ledger.metadata.fragments,
-        )
+        extent = new_extent(ledger.ledger_id, 1, 1, fragments=ledger.metadata.fragments)
         await log_of(writing).publish([extent], PublishId.job("a"))
         found = await asyncio.to_thread(log_of(looking)._store.vacuum_candidates, 1 << 60, 0)
         assert found.ledgers == ()

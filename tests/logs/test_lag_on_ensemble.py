@@ -13,10 +13,11 @@ import pytest
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NoSuchLedgerError
-from bk_core.logs.model.head import NewExtent, PublishId
+from bk_core.logs.model.head import PublishId
 from bk_core.metadata import open_store
 from bk_core.metadata.tree.tree import NoNodeError
 from bk_core.model import BookieServiceInfo
+from tests.kit.extents import new_extent
 from tests.kit.memory_bookie import MemoryNetwork
 from tests.kit.memory_cluster import FAST
 from tests.kit.metadata_worlds import LET_GO_S, EnsembleLagWorld, a_ledger, tree_of
@@ -47,16 +48,7 @@ async def test_ledger_that_a_task_closed_a_moment_ago_is_published_and_planned(w
     await ledger.close()
     with pytest.raises(NoNodeError):  # a bare read is old
         await asyncio.to_thread(tree_of(world.reader).get, world.reader._znode_of(ledger.ledger_id))
-    extent = NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=2,
-        size_bytes=2,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=ledger.metadata.fragments,
-    )
+    extent = new_extent(ledger.ledger_id, 2, 2, fragments=ledger.metadata.fragments)
     assert (await log_of(driver).publish([extent], PublishId.job("x"))).rows == 2
     world.lag()
     await log_of(task).overwrite([], PublishId.job("y"))

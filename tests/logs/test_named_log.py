@@ -34,6 +34,7 @@ from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
+from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
 
 
@@ -63,16 +64,7 @@ async def write(
         while await reader.refresh_lac() < len(entries) - 1:  # the last LAC travels in a hint (RULES P9)
             await asyncio.sleep(0.005)
         await ledger.abandon()
-    return NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=len(entries),
-        size_bytes=sum(map(len, entries)),
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=ledger.metadata.fragments,
-    )
+    return new_extent(ledger.ledger_id, len(entries), sum(map(len, entries)), fragments=ledger.metadata.fragments)
 
 
 async def read(log: NamedLog, start: int, end: int) -> list[bytes]:

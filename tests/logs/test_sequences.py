@@ -40,6 +40,7 @@ from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent,
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, condemn, publish
 from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Fragment, Versioned
+from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 from tests.kit.transitions import members
 from tests.logs.change_kit import EMPTY, LOG
@@ -196,16 +197,7 @@ CHANGING = (ask.WriteHeads, ask.DeleteLedgers, ask.DeleteUnlinked, ask.DeletePag
 
 
 def extent(ledger_id: int) -> NewExtent:
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=10,
-        size_bytes=10,
-        created_ms=2,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=(Fragment(0, ("b1", "b2", "b3")),),
-    )
+    return new_extent(ledger_id, 10, 10, 2, fragments=(Fragment(0, ("b1", "b2", "b3")),))
 
 
 def published(head: LogHead, *ledgers: int, job: str = "other") -> LogHead:

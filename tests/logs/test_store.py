@@ -27,6 +27,7 @@ from bk_core.logs.model.head import LogHead, LogPage, NewExtent, Published, Publ
 from bk_core.logs.model.paging import Change, Pages
 from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.port import LogWrite
+from tests.kit.extents import new_extent
 from tests.kit.log_changes import carried_out, change
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 
@@ -53,18 +54,7 @@ def events(memory: MemoryStore) -> LogStore:
 
 
 def extents(first: int, count: int) -> list[NewExtent]:
-    return [
-        NewExtent(
-            ledger_id=ledger,
-            entry_count=10,
-            size_bytes=10,
-            created_ms=2,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
-        for ledger in range(first, first + count)
-    ]
+    return [new_extent(ledger, 10, 10, 2) for ledger in range(first, first + count)]
 
 
 def publish(store: LogStore, first: int, count: int, name: str = "") -> Published:

@@ -26,6 +26,7 @@ from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metada
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine.events import LookForDeletion
+from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
 from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
 
@@ -38,15 +39,7 @@ async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewE
     await writer.append_batch(EntryBatch.from_list(list(entries)))
     await writer.close()
     size = sum(map(len, entries))
-    return NewExtent(
-        ledger_id=writer.ledger_id,
-        entry_count=len(entries),
-        size_bytes=size,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
+    return new_extent(writer.ledger_id, len(entries), size)
 
 
 async def publish(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
@@ -123,18 +116,7 @@ async def test_a_trim_unlinks_what_lies_below_and_moves_nothing() -> None:
 
 @pytest.mark.rule("N7")
 def test_retention_keeps_what_is_young_and_enough_bytes() -> None:
-    extents = [
-        NewExtent(
-            ledger_id=n,
-            entry_count=10,
-            size_bytes=100,
-            created_ms=1000 * n,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
-        for n in range(1, 5)
-    ]
+    extents = [new_extent(n, 10, 100, 1000 * n) for n in range(1, 5)]
     empty = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
     head = commit.publish(empty, extents, PublishId.job("1"), now_ms=1, nonce=nonce).head
     assert commit.expired_below(head, 10**9, {}) == 0  # no retention

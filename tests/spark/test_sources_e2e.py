@@ -14,6 +14,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.model.head import NewExtent, PublishId
+from tests.kit.extents import new_extent
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -27,14 +28,11 @@ def write(client: BookKeeper, *values: bytes) -> NewExtent:
     writer = client.create_ledger()
     writer.wait_confirmed(writer.append_batch(EntryBatch.from_list(list(values))))
     writer.close()
-    return NewExtent(
-        ledger_id=writer.ledger_id,
-        entry_count=len(values),
-        size_bytes=sum(map(len, values)),
-        created_ms=int(time.time() * 1000),
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
+    return new_extent(
+        writer.ledger_id,
+        len(values),
+        sum(map(len, values)),
+        int(time.time() * 1000),
         fragments=writer.metadata.fragments,
     )
 

@@ -17,6 +17,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.model.head import NewExtent, PublishId
+from tests.kit.extents import new_extent
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -35,16 +36,7 @@ def closed(client: BookKeeper, values: list[bytes]) -> NewExtent:
     with client.create_ledger() as ledger:
         ledger.append_batch(EntryBatch.from_list(values))
     metadata = client.read_metadata(ledger.ledger_id).value
-    return NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=len(values),
-        size_bytes=sum(map(len, values)),
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=metadata.fragments,
-    )
+    return new_extent(ledger.ledger_id, len(values), sum(map(len, values)), fragments=metadata.fragments)
 
 
 def publish(client: BookKeeper, log: str, *values: bytes) -> None:

@@ -19,8 +19,9 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.machines.publication import PublishOptions, Transaction
 from bk_core.logs.model import schemas
-from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.head import PublishId, custom_metadata_for
 from tests.kit.canaries import PASSWORD
+from tests.kit.extents import new_extent
 
 
 @pytest.fixture
@@ -48,14 +49,11 @@ def publish(
     keys = custom_metadata_for(head.value.uuid, publish_id, partition=0, attempt=0, codec="raw")
     with bookkeeper.create_ledger(password=PASSWORD, custom_metadata=keys) as writer:
         writer.append_batch(EntryBatch.from_list(list(values)))
-    new = NewExtent(
-        ledger_id=writer.ledger_id,
-        entry_count=len(values),
-        size_bytes=sum(map(len, values)),
-        created_ms=int(time.time() * 1000),
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
+    new = new_extent(
+        writer.ledger_id,
+        len(values),
+        sum(map(len, values)),
+        int(time.time() * 1000),
         fragments=writer.metadata.fragments,
     )
     log.publish([new], publish_id, PublishOptions(transaction=transaction, **schema))

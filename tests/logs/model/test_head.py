@@ -16,12 +16,12 @@ from bk_core.logs.model.head import (
     LogHead,
     LogPage,
     LogTransactions,
-    NewExtent,
     PageRef,
     Published,
     PublishId,
     custom_metadata_for,
 )
+from tests.kit.extents import new_extent
 
 UUID = "12345678-1234-5678-1234-567812345678"
 
@@ -95,16 +95,7 @@ def test_the_newest_publish_of_an_id_is_found_and_others_are_not() -> None:
 def test_extents_know_where_they_end() -> None:
     extent = Extent(ledger_id=1, first_entry_id=3, entry_count=4, base_offset=100)
     assert (extent.next_offset, extent.end_entry_id) == (104, 7)
-    new = NewExtent(
-        ledger_id=1,
-        first_entry_id=3,
-        entry_count=4,
-        size_bytes=9,
-        created_ms=0,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-    )
+    new = new_extent(1, 4, 9, 0, first_entry_id=3)
     assert new.end_entry_id == 7
     assert pickle.loads(pickle.dumps(new)) == new
 

@@ -30,6 +30,7 @@ from bk_core.logs.model.next_head import (
 from bk_core.logs.model.paging import Change, merge_candidates
 from bk_core.model import Fragment
 from tests.kit.amount import examples
+from tests.kit.extents import new_extent
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
 EMPTY = LogHead(uuid=UUID, created_ms=1, ledger_key=b"k" * 20)
@@ -37,16 +38,8 @@ NONCE = itertools.count().__next__
 
 
 def new(ledger_id: int, count: int, **more: int) -> NewExtent:
-    return NewExtent(
-        ledger_id=ledger_id,
-        entry_count=count,
-        size_bytes=count * 100,
-        created_ms=2,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=(Fragment(0, ("b1:3181", "b2:3181", "b3:3181")),),
-        **more,
+    return new_extent(
+        ledger_id, count, count * 100, 2, fragments=(Fragment(0, ("b1:3181", "b2:3181", "b3:3181")),), **more
     )
 
 

@@ -22,7 +22,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.model.head import Extent, LogHead, NewExtent, Published, PublishId
+from bk_core.logs.model.head import Extent, LogHead, Published, PublishId
 from bk_spark.options.offsets import LATEST, offset_at
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
@@ -30,6 +30,7 @@ from bk_spark.plan import resolve
 from bk_spark.plan.log_ranges import check_whole, ranges_of
 from bk_spark.plan.packing import LedgerRange, PartitionLayout
 from bk_spark.plan.resolved import Resolved, side_by_side
+from tests.kit.extents import new_extent
 
 Found = list[tuple[str | None, int | None, int]]
 
@@ -54,18 +55,7 @@ def publish(bookkeeper: BookKeeper, name: str, *counts: int, created_ms: int = 1
     extents = []
     for count in counts:
         writer = ledger(bookkeeper, count)
-        extents.append(
-            NewExtent(
-                ledger_id=writer.ledger_id,
-                entry_count=count,
-                size_bytes=10 * count,
-                created_ms=created_ms,
-                ensemble_size=3,
-                write_quorum_size=3,
-                ack_quorum_size=2,
-                fragments=writer.metadata.fragments,
-            )
-        )
+        extents.append(new_extent(writer.ledger_id, count, 10 * count, created_ms, fragments=writer.metadata.fragments))
     log.publish(extents, PublishId.job(f"{name}/{time.monotonic_ns()}"))
 
 

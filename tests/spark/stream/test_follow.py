@@ -26,7 +26,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.model.head import NewExtent, PublishId
+from bk_core.logs.model.head import PublishId
 from bk_spark.options.options import Use, parse_options
 from bk_spark.options.selection import LedgerSource, LogSource
 from bk_spark.plan.packing import Span
@@ -34,6 +34,7 @@ from bk_spark.stream.follow import begin_following
 from bk_spark.stream.positions import Reading, SourceSeen
 from bk_spark.stream.watch import Watch, WatchTimes
 from bk_spark.workers import clients
+from tests.kit.extents import new_extent
 from tests.kit.waiting import comes_true
 
 QUICK = WatchTimes(retry_s=0.05, list_s=0.05, head_age_s=1000.0)  # so that only watches tell of news
@@ -294,18 +295,7 @@ def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper
         ledger = written(bookkeeper, 400)
         fragments = bookkeeper.read_metadata(ledger.ledger_id).value.fragments
         extents = [
-            NewExtent(
-                ledger_id=ledger.ledger_id,
-                first_entry_id=entry,
-                entry_count=1,
-                size_bytes=10,
-                created_ms=1,
-                ensemble_size=3,
-                write_quorum_size=3,
-                ack_quorum_size=2,
-                fragments=fragments,
-            )
-            for entry in range(400)
+            new_extent(ledger.ledger_id, 1, 10, first_entry_id=entry, fragments=fragments) for entry in range(400)
         ]
         log.publish(extents, PublishId.job(str(job)))
     head = log.head().value

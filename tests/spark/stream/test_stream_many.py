@@ -33,6 +33,7 @@ from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import WatchTimes
 from bk_spark.workers import clients
+from tests.kit.extents import new_extent
 from tests.kit.waiting import comes_true
 
 VALUE = StructType([StructField("value", BinaryType())])
@@ -68,16 +69,7 @@ def closed(bookkeeper: BookKeeper, entries: int, size: int = 10) -> NewExtent:
     with bookkeeper.create_ledger() as ledger:
         ledger.append_batch(EntryBatch.from_list([b"x" * size] * entries))
     metadata = bookkeeper.read_metadata(ledger.ledger_id).value
-    return NewExtent(
-        ledger_id=ledger.ledger_id,
-        entry_count=entries,
-        size_bytes=entries * size,
-        created_ms=1,
-        ensemble_size=3,
-        write_quorum_size=3,
-        ack_quorum_size=2,
-        fragments=metadata.fragments,
-    )
+    return new_extent(ledger.ledger_id, entries, entries * size, fragments=metadata.fragments)
 
 
 def publish(bookkeeper: BookKeeper, name: str, *sizes: int) -> None:

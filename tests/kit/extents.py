@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Extents of logs, as tasks report them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bk_core.logs.model.head import NewExtent
+
+
+def new_extent(ledger_id: int, entry_count: int, size_bytes: int, created_ms: int = 1, **more: Any) -> NewExtent:
+    """Of a ledger of 3/3/2."""
+    return NewExtent(
+        ledger_id=ledger_id,
+        entry_count=entry_count,
+        size_bytes=size_bytes,
+        created_ms=created_ms,
+        ensemble_size=3,
+        write_quorum_size=3,
+        ack_quorum_size=2,
+        **more,
+    )
