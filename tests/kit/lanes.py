@@ -17,6 +17,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
 from bk_core.transport.caller import Caller
@@ -178,18 +179,29 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
             await there.close()
             await server.stop()
         return
+    async with running_bookie(data_dir) as (bookie, store):
+        transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
+        transport.update_bookies(list(store.writable_bookies().values()))
+        try:
+            yield Lane(name, transport, bookie.bookie_id)
+        finally:
+            await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def running_bookie(
+    data_dir: Path, within_s: float = 60.0, **settings: Any
+) -> AsyncIterator[tuple[Bookie, MetadataStore]]:
+    """A bookie in a cluster of its own, whose store is in memory. What takes longer than ``within_s`` is cancelled."""
     uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookie = await Bookie.start(bookie_config(data_dir, uri))
-    transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    try:
-        yield Lane(name, transport, bookie.bookie_id)
-    finally:
-        await transport.close()
-        await bookie.stop()
-        store.close()
+    with contextlib.closing(open_store(uri)) as store:
+        store.initialize_cluster()
+        bookie = await Bookie.start(bookie_config(data_dir, uri, **settings))
+        try:
+            async with asyncio.timeout(within_s):
+                yield bookie, store
+        finally:
+            await bookie.stop()
 
 
 def bookie_config(data_dir: Path, uri: str, **changes: Any) -> BookieConfig:
@@ -220,12 +232,9 @@ def on_each_lane(story: Story) -> Callable[..., None]:
     """Make a test of the contract: the same story on every lane."""
 
     @pytest.mark.parametrize("lane", ["memory", *LANES])
-    def test(lane: str, tmp_path: Path) -> None:
-        async def run() -> None:
-            async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:
-                await story(opened)
-
-        asyncio.run(run())
+    async def test(lane: str, tmp_path: Path) -> None:
+        async with asyncio.timeout(30), open_lane(lane, tmp_path) as opened:
+            await story(opened)
 
     wraps(story)(test)
     del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look at the story's arguments

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +22,13 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from tests.kit.direct_client import direct
 from tests.kit.lane_table import OURS
-from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, lane_port
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, lane_port, running_bookie
 
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
     "Read": (lane_pb2.ReadRequest, lane_pb2.ReadResponse),
     "Control": (lane_pb2.ControlRequest, lane_pb2.ControlResponse),
 }
-
-
-@asynccontextmanager
-async def running(tmp_path: Path) -> AsyncIterator[tuple[Bookie, Any]]:
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookie = await Bookie.start(bookie_config(tmp_path, uri))
-    try:
-        async with asyncio.timeout(20):
-            yield bookie, store
-    finally:
-        await bookie.stop()
-        store.close()
 
 
 async def first_answer(bookie: Bookie, lane: str, method: str, first: Any) -> tuple[Any, bool]:
@@ -79,7 +63,7 @@ def hello(bookie: Bookie, **changes: Any) -> lane_pb2.Hello:
 @pytest.mark.parametrize("lane", OURS)
 @pytest.mark.parametrize("method", list(STREAMS))
 async def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method: str, lane: str) -> None:
-    async with running(tmp_path) as (bookie, store):
+    async with running_bookie(tmp_path) as (bookie, store):
         answer, over = await first_answer(bookie, lane, method, STREAMS[method][0](hello=hello(bookie)))
         info = store.bookie_info(bookie.bookie_id)
         assert not over
@@ -108,7 +92,7 @@ async def test_hello_is_answered_with_identity_and_limits(tmp_path: Path, method
 async def test_mismatch_is_answered_and_the_stream_closed(
     tmp_path: Path, method: str, change: dict[str, Any] | None, reason: int, lane: str
 ) -> None:
-    async with running(tmp_path) as (bookie, _store):
+    async with running_bookie(tmp_path) as (bookie, _store):
         request = STREAMS[method][0]
         first = request() if change is None else request(hello=hello(bookie, **change))
         answer, over = await first_answer(bookie, lane, method, first)
@@ -125,7 +109,7 @@ async def test_what_a_client_says_is_one_line_of_the_log_and_short(
 ) -> None:
     """Once in ten seconds, whatever else it says: a client that tries again and again does not fill the log."""
 
-    async with running(tmp_path) as (bookie, _store):
+    async with running_bookie(tmp_path) as (bookie, _store):
         for number in range(4):
             for reason in ({"bookie_id": f"{named}{number}"}, {"instance_id": str(uuid.UUID(int=number))}):
                 first = lane_pb2.ControlRequest(hello=hello(bookie, **reason))
@@ -139,7 +123,7 @@ async def test_what_a_client_says_is_one_line_of_the_log_and_short(
 @pytest.mark.rule("L1")
 @pytest.mark.parametrize("lane", OURS)
 async def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: str) -> None:
-    async with running(tmp_path) as (bookie, store):
+    async with running_bookie(tmp_path) as (bookie, store):
         transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
         address = Endpoint(lane, "127.0.0.1", lane_port(bookie, lane), lane)
         transport.update_bookies([BookieServiceInfo("b2:3181", (address,)), *store.writable_bookies().values()])
@@ -154,7 +138,7 @@ async def test_frames_for_another_bookie_are_never_stored(tmp_path: Path, lane: 
 
 @pytest.mark.rule("L6")
 async def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
-    async with running(tmp_path) as (bookie, _store):
+    async with running_bookie(tmp_path) as (bookie, _store):
         first = lane_pb2.AddRequest(
             hello=hello(bookie),
             attach=[lane_pb2.Attach(session=5, ledger_id=7, ledger_key=KEY)],
@@ -177,7 +161,7 @@ async def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
 @pytest.mark.rule("L5")
 @pytest.mark.parametrize("lane", OURS)
 async def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
-    async with running(tmp_path) as (bookie, store):
+    async with running_bookie(tmp_path) as (bookie, store):
         transport = LaneTransport(Caller(lanes=(lane,)))
         transport.update_bookies(list(store.writable_bookies().values()))
         listener = Listener()

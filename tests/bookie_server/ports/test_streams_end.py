@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import grpc
 import pytest
 
-from bk_core.metadata import open_store
 from bk_core.model import GRPC
 from bk_core.transport.lane.messages import hello
 from bk_core.wire.lane.reasons import Reason
@@ -24,22 +22,17 @@ from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 from bookie_server.ports.lane import grpc as served
 from bookie_server.ports.lane.control_stream import ControlStream
 from tests.bookie_server.ports.bounds.test_memory_bounds import MIB, answer, evidence, opened
-from tests.kit.lanes import bookie_config, lane_port
+from tests.kit.lanes import lane_port, running_bookie
 
 
 @asynccontextmanager
 async def running(tmp_path: Path) -> AsyncIterator[tuple[Bookie, Any]]:
-    """``story`` gets a bookie and a channel to it."""
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(tmp_path, uri), open_store(uri), init_cluster=True)
-    try:
-        async with (
-            asyncio.timeout(20),
-            grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
-        ):
-            yield bookie, channel
-    finally:
-        await bookie.stop()
+    """A bookie and a channel to it."""
+    async with (
+        running_bookie(tmp_path, 20) as (bookie, _),
+        grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
+    ):
+        yield bookie, channel
 
 
 @pytest.mark.parametrize("method", ["Add", "Read", "Control"])

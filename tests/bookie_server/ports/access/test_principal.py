@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from bk_core.access.tls import Admission
 from bk_core.cluster.admin_ports import AdminPorts
-from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
@@ -23,7 +21,7 @@ from bookie_server.main import Bookie
 from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tls import PortTls
 from tests.kit.certificates import Authority
-from tests.kit.lanes import bookie_config
+from tests.kit.lanes import running_bookie
 from tests.kit.tls_world import tls_bookie
 
 URI = "spiffe://example.org/ingest"
@@ -66,18 +64,13 @@ async def test_a_client_that_proves_nothing_has_an_address_and_no_identity(lane:
 
 @pytest.mark.parametrize("lane", LANES)
 async def test_a_client_of_a_plain_port_has_an_address_too(lane: str, tmp_path: Path) -> None:
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    bookie = await Bookie.start(bookie_config(tmp_path, uri), store, init_cluster=True)
-    transport = LaneTransport(Caller(lanes=(lane,)))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    try:
+    async with running_bookie(tmp_path) as (bookie, store):
+        transport = LaneTransport(Caller(lanes=(lane,)))
+        transport.update_bookies(list(store.writable_bookies().values()))
         await transport.link(bookie.bookie_id).bookie_info(deadline_s=5)
         (found,) = _principals(bookie)
         assert (found.identity, found.host) == (None, _host(lane))
-    finally:
         await transport.close()
-        await bookie.stop()
 
 
 def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:

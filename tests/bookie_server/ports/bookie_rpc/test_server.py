@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from bk_core.entries.apache import entry_headers_of
 from bk_core.entries.batch import EntryBatch
-from bk_core.metadata import open_store
 from bk_core.model import BOOKIE_RPC
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
@@ -28,7 +26,7 @@ from bookie_server.main import Bookie
 from bookie_server.ports.bookie_rpc import server
 from tests.kit.apache_frames import entry_bytes
 from tests.kit.bookie_requests import add_requests, read_requests
-from tests.kit.lanes import KEY, bookie_config, digester
+from tests.kit.lanes import KEY, digester, running_bookie
 
 DEADLINE_S = 20.0
 
@@ -83,27 +81,17 @@ class Peer:
 
 @asynccontextmanager
 async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Bookie, Callable[..., Awaitable[Peer]]]]:
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings))
-    peers: list[Peer] = []
+    async with running_bookie(tmp_path, **settings) as (bookie, store), AsyncExitStack() as stack:
 
-    async def connect(version: int = 3) -> Peer:
-        (info,) = store.writable_bookies().values()
-        endpoint = info.endpoint(BOOKIE_RPC)
-        assert endpoint is not None
-        peers.append(Peer(*await asyncio.open_connection(endpoint.host, endpoint.port), version))
-        return peers[-1]
+        async def connect(version: int = 3) -> Peer:
+            (info,) = store.writable_bookies().values()
+            endpoint = info.endpoint(BOOKIE_RPC)
+            assert endpoint is not None
+            peer = Peer(*await asyncio.open_connection(endpoint.host, endpoint.port), version)
+            stack.callback(peer.writer.close)
+            return peer
 
-    try:
-        async with asyncio.timeout(60):
-            yield bookie, connect
-    finally:
-        for peer in peers:
-            peer.writer.close()
-        await bookie.stop()
-        store.close()
+        yield bookie, connect
 
 
 @pytest.mark.parametrize("version", [3, 2])

@@ -3,13 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import time
-import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,6 @@ import grpc
 import pytest
 
 from bk_core.errors import InvalidArgumentError, PortInUseError
-from bk_core.metadata import open_store
 from bk_core.model import GRPC
 from bk_core.transport.caller import Caller
 from bk_core.transport.lane.messages import hello
@@ -28,7 +23,7 @@ from bookie_server.ports.bounds import clients as watched
 from bookie_server.ports.bounds.connections import Address, Connections
 from bookie_server.ports.lane.grpc import GrpcServer
 from bookie_server.ports.lane.streams import AddStream
-from tests.kit.lanes import bookie_config, lane_port
+from tests.kit.lanes import bookie_config, lane_port, running_bookie
 from tests.kit.waiting import eventually
 
 LOG = "bookie_server.ports"
@@ -88,19 +83,6 @@ def test_the_numbers_are_reported_when_they_changed_and_every_ten_minutes(caplog
     ]
 
 
-@asynccontextmanager
-async def running(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Any]]:
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookie = await Bookie.start(bookie_config(tmp_path, uri, **changes), store)
-    try:
-        async with asyncio.timeout(30):
-            yield bookie, store
-    finally:
-        await bookie.stop()
-
-
 def is_lost(client: socket.socket) -> bool:
     """Whether the bookie has ended this connection; what it has sent before is taken."""
     try:
@@ -119,7 +101,7 @@ async def test_one_address_does_not_keep_others_out(
     """The greedy one comes first and takes all that gRPC gives; another address is served all the same."""
     monkeypatch.setattr(watched, "_COUNT_INTERVAL_S", 0.1)
 
-    async with running(tmp_path, connections_max=8) as (bookie, store):
+    async with running_bookie(tmp_path, connections_max=8) as (bookie, store):
         greedy = [
             socket.create_connection(("127.0.0.1", lane_port(bookie, GRPC)), source_address=("127.0.0.2", 0))
             for _ in range(8)
@@ -142,7 +124,7 @@ async def test_one_address_does_not_keep_others_out(
 async def test_two_bookies_do_not_share_a_port(tmp_path: Path) -> None:
     """The system lets two gRPC servers of one user do so, unless they say no: each would get half of the clients."""
 
-    async with running(tmp_path) as (bookie, _):
+    async with running_bookie(tmp_path) as (bookie, _):
         with pytest.raises(PortInUseError):
             GrpcServer("127.0.0.1", lane_port(bookie, GRPC), bookie._clients)
 
@@ -156,7 +138,9 @@ async def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
         async def story(bookie: Bookie, _: Any, expected: int = expected) -> None:
             assert bookie._clients.connections.share_max == expected
 
-        async with running(tmp_path / str(given), connections_max=16, connections_per_address_max=given) as world:
+        async with running_bookie(
+            tmp_path / str(given), connections_max=16, connections_per_address_max=given
+        ) as world:
             await story(*world)
         assert limits.server_limits().connections_per_address_max == given
 
@@ -170,7 +154,7 @@ async def test_an_exception_that_ends_a_stream_is_in_the_log_and_told_to_the_cli
     monkeypatch.setattr(AddStream, "take", take)
 
     async with (
-        running(tmp_path) as (bookie, _),
+        running_bookie(tmp_path) as (bookie, _),
         grpc.aio.insecure_channel(f"127.0.0.1:{lane_port(bookie, GRPC)}") as channel,
     ):
         call = channel.stream_stream("/bookkeeper.lane.Bookie/Add")()

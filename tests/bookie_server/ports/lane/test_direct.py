@@ -33,7 +33,7 @@ from bookie_server.ports.bounds.memory_bounds import MessageRoom
 from bookie_server.ports.lane import direct as served
 from bookie_server.ports.lane.streams import ADD_REST_BYTES_MAX, MESSAGE_BYTES_MAX_SHORT, AddStream
 from tests.kit.direct_client import DirectClient, direct
-from tests.kit.lanes import KEY, bookie_config, frame, lane_port
+from tests.kit.lanes import KEY, bookie_config, frame, lane_port, running_bookie
 
 REQUESTS: dict[str, Any] = {
     "Add": lane_pb2.AddRequest,
@@ -46,17 +46,12 @@ MIB = 1 << 20
 
 @asynccontextmanager
 async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[Bookie]:
-    """``story`` gets a bookie. Behind it no stream is left, and a client is served."""
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(tmp_path, uri, **settings), open_store(uri), init_cluster=True)
-    try:
-        async with asyncio.timeout(30):
-            yield bookie
-            await settled(bookie)
-            async with direct(bookie, "Control") as client:
-                await greet(client, bookie)
-    finally:
-        await bookie.stop()
+    """A bookie. Behind it no stream is left, and a client is served."""
+    async with running_bookie(tmp_path, 30, **settings) as (bookie, _):
+        yield bookie
+        await settled(bookie)
+        async with direct(bookie, "Control") as client:
+            await greet(client, bookie)
     assert bookie._engine is not None
     assert not bookie._engine._streams
 
