@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 LedgerId: TypeAlias = int
 EntryId: TypeAlias = int
@@ -34,17 +34,6 @@ class LedgerState(enum.Enum):
     CLOSED = 3
 
 
-class DigestTraits(NamedTuple):
-    """The properties of a type of digest."""
-
-    digest_bytes: int
-    needs_key: bool = False
-    has_parts: bool = False
-
-
-_NO_TRAITS = DigestTraits(0)  # so that a type checker accepts DigestType(3), which looks a member up
-
-
 class DigestType(enum.IntEnum):
     """The types of digests. The numbers are those of LedgerMetadataFormat and of the digest byte in a frame.
 
@@ -53,20 +42,21 @@ class DigestType(enum.IntEnum):
     separately, so a bookie may send some columns of an entry. ``entries/digest.py`` computes digests.
     """
 
-    CRC32C = 3, DigestTraits(4, has_parts=True)
-    CRC32 = 1, DigestTraits(8)
-    MAC = 2, DigestTraits(20, needs_key=True)
+    # number, digest_bytes, needs_key, has_parts
+    CRC32C = 3, 4, False, True
+    CRC32 = 1, 8
+    MAC = 2, 20, True
     """HMAC-SHA1."""
-    DUMMY = 4, DigestTraits(0, has_parts=True)
+    DUMMY = 4, 0, False, True
 
     digest_bytes: int
     needs_key: bool
     has_parts: bool
 
-    def __new__(cls, number: int, traits: DigestTraits = _NO_TRAITS) -> Self:
+    def __new__(cls, number: int, digest_bytes: int = 0, needs_key: bool = False, has_parts: bool = False) -> Self:
         made = int.__new__(cls, number)
         made._value_ = number
-        made.digest_bytes, made.needs_key, made.has_parts = traits
+        made.digest_bytes, made.needs_key, made.has_parts = digest_bytes, needs_key, has_parts
         return made
 
     @property
@@ -77,8 +67,6 @@ class DigestType(enum.IntEnum):
 
 DIGEST_TYPE_NAMES = tuple(kind.name for kind in DigestType)
 """The names that options accept for digest types. The first is the default for new ledgers."""
-OLD_DIGEST_TYPE = DigestType.CRC32
-"""The digest type of a ledger whose record names none: Apache wrote such records before it stored the type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +112,12 @@ class LedgerMetadata:
     @property
     def is_closed(self) -> bool:
         return self.state is LedgerState.CLOSED
+
+    @property
+    def entry_digest_type(self) -> DigestType:
+        """The type of the entries' digests: CRC32 if the record has none, because Apache wrote such records before it
+        stored the type."""
+        return self.digest_type or DigestType.CRC32
 
     @property
     def last_fragment(self) -> Fragment:

@@ -27,7 +27,6 @@ from bk_core.metadata.records import UnderreplicationMark
 from bk_core.metadata.unreadable import NodeKind, UnreadableNode
 from bk_core.model import (
     ENTRY_ID_MAX,
-    OLD_DIGEST_TYPE,
     BookieId,
     BookieServiceInfo,
     EntryId,
@@ -180,7 +179,7 @@ class _Asking:
             self.seen = replace(self.seen, parts={**self.seen.parts, own.first: part})
 
     def _proven(self, said: LacEvidence) -> EntryId | None:
-        digester = Digester(self.record.digest_type or OLD_DIGEST_TYPE, self.record.password or b"", self.ledger_id)
+        digester = Digester(self.record.entry_digest_type, self.record.password or b"", self.ledger_id)
         try:
             return verified_lac(LacAnswered(0, said.last_entry_frame, said.lac_body, said.lac_frame), digester)[0]
         except IntegrityError:

@@ -48,7 +48,6 @@ from bk_core.memory.slots import Slots
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import (
-    OLD_DIGEST_TYPE,
     BookieId,
     BookieServiceInfo,
     DigestType,
@@ -400,7 +399,7 @@ class BookKeeper:
                 remedy="give the password it was created with (password=, --password, ledgerPassword)",
             )
         check_digest_type(f"ledger {ledger_id}", metadata.digest_type, digest_type)
-        return Digester(metadata.digest_type or digest_type or OLD_DIGEST_TYPE, password, ledger_id)
+        return Digester(digest_type or metadata.entry_digest_type, password, ledger_id)
 
     async def _no_such_ledger(self, ledger_id: LedgerId) -> NoSuchLedgerError:
         near = await self._nearest(ledger_id)

@@ -25,7 +25,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.parts import ColumnBatch, Parts
 from bk_core.errors import EntryUnreadableError, NoSuchEntryError
-from bk_core.model import OLD_DIGEST_TYPE, BookieId, BookieServiceInfo, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, LedgerMetadata
 from bk_core.transport.lanes import LaneTransport
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
@@ -121,7 +121,7 @@ class DetachedReader:
         prefer: int,
         parts: Parts | None = None,
     ) -> AsyncGenerator[EntryBatch, None]:
-        digester = Digester(metadata.digest_type or OLD_DIGEST_TYPE, metadata.password or b"", ledger_id)
+        digester = Digester(metadata.entry_digest_type, metadata.password or b"", ledger_id)
         return read_range(
             self._transport,
             metadata,

@@ -119,6 +119,11 @@ class FrameHeader(NamedTuple):
         return DIGEST_BYTES[self.digest_type]
 
     @property
+    def has_checksums(self) -> bool:
+        """Whether each entry has a digest that can be computed without the ledger's key."""
+        return self.digest_type != DIGEST_NONE and DigestType(self.digest_type).is_checksum
+
+    @property
     def span(self) -> int:
         """The number of ids that the column of lengths covers. With STRIPED it includes ids whose entries the frame
         lacks."""

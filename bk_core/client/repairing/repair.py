@@ -12,7 +12,7 @@ from bk_core.client.running.driver import MetadataAdapter, SessionAdapter, Work
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.errors import BookKeeperError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import OLD_DIGEST_TYPE, BookieId, LedgerId, LedgerMetadata, Versioned
+from bk_core.model import BookieId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol.events import MetadataRead
 from bk_core.protocol.replication.events import (
     BudgetGranted,
@@ -140,7 +140,7 @@ class RepairDriver(Work[End]):
 
     async def _recover(self) -> None:
         record = self._record
-        digester = Digester(record.digest_type or OLD_DIGEST_TYPE, self._password, self._ledger_id)
+        digester = Digester(record.entry_digest_type, self._password, self._ledger_id)
         try:
             await self._client.recover_ledger(digester, self._password)
         except BookKeeperError as error:

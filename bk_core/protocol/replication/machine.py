@@ -36,7 +36,6 @@ from bk_core.errors import (
 )
 from bk_core.model import (
     ENTRY_ID_MAX,
-    OLD_DIGEST_TYPE,
     BookieId,
     EntryId,
     Fragment,
@@ -339,7 +338,7 @@ class LedgerReplication:
 
     def _digester(self) -> Digester:
         value = self._value
-        return Digester(value.digest_type or OLD_DIGEST_TYPE, value.password or b"", self.ledger_id)
+        return Digester(value.entry_digest_type, value.password or b"", self.ledger_id)
 
     def _after_check(self, check: CopyCheck, effects: list[ReplicationEffect]) -> list[ReplicationEffect]:
         if not check.done:

@@ -32,7 +32,6 @@ ENTRIES_MAX = 16
 """The maximum number of entries that are cut out. For more entries two reads do not pay."""
 
 _HEAD_BYTES = 16 << 10  # the columns of two thousand entries
-_CHECKSUMS = [kind for kind in DigestType if kind.is_checksum]
 
 
 class FrameColumns:
@@ -105,7 +104,7 @@ def columns_of_place(read: Callable[[int, int], bytes], place: Place, incarnatio
     data = read(0, min(_HEAD_BYTES, place.size))
     header = parse_header(data)
     end = FRAME_HEADER_BYTES + header.columns_bytes
-    plain = header.kind == FrameKind.ENTRIES and not header.flags and header.digest_type in _CHECKSUMS
+    plain = header.kind == FrameKind.ENTRIES and not header.flags and header.has_checksums
     if not plain or header.size != place.size or 4 * end > place.size:
         return None
     data = data[:end] if len(data) >= end else data + read(len(data), end - len(data))

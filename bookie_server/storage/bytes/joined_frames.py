@@ -170,7 +170,7 @@ def _is_proven(frame: Buffer) -> bool:
     """Return whether each entry of a joined frame is intact by its digest, as far as that can be verified without a
     key."""
     header = parse_header(frame)
-    if not header.digest_type or not DigestType(header.digest_type).is_checksum:
+    if not header.has_checksums:
         return True
     try:
         digester = Digester(DigestType(header.digest_type), b"", header.ledger_id)
