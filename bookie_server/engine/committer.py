@@ -66,10 +66,9 @@ class Committer:
         self._log, self._loop, self._post = log, loop, poster(loop)
         self._at_turn_end = at_turn_end or loop.call_soon
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
-        self._observer = observer or CommitObserver()
         self.speed = DiskSpeed(group_bytes_max, fast_s)
         self.queue = CommitQueue(self.speed, loop.time, group_frames_max)
-        self._writer = GroupWriter(log, self.speed, self._observer, loop.time)
+        self._writer = GroupWriter(log, self.speed, observer or CommitObserver(), loop.time)
         self._is_scheduled = self._is_watched = False
         self._posted = self._told = 0
         self._thread = threading.Thread(target=self._run, name="bookie-commit", daemon=True)
@@ -78,16 +77,16 @@ class Committer:
     @property
     def times(self) -> Histogram:
         """How long commits took, in seconds."""
-        return self._observer.times
+        return self._writer.observer.times
 
     def put(
         self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader] = (), *, reserve: bool = False
     ) -> None:
         """Queue frames behind all others; ``headers`` and ``reserve`` as in :meth:`SegmentLog.append_group`. On the
         loop."""
-        spans = self._observer.spans
+        spans = self._writer.observer.spans
         if spans is not None and spans.arriving is not None:
-            self._observer.trace(frames, headers, spans.arriving)
+            self._writer.observer.trace(frames, headers, spans.arriving)
         if self.queue.put(frames, headers, reserve) and not self._is_scheduled:
             self._is_scheduled = True
             self._at_turn_end(self._commit_on_loop)
@@ -103,7 +102,7 @@ class Committer:
     def drop(self, *, resume: bool) -> None:
         """Forget the queued frames, as the machine has done. With ``resume``, frames that come from now on are written.
         Otherwise nothing is ever written again."""
-        self._observer.traced.clear()
+        self._writer.observer.traced.clear()
         self.queue.drop(resume=resume)
 
     def stop(self) -> None:
