@@ -21,7 +21,7 @@ TIMES_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 
 
 class CommitObserver:
-    """Reports on commits.
+    """The reports about commits.
 
     - ``times``: how long commits took. The thread that holds the log observes.
     - ``spans``: OpenTelemetry's spans, None in a process without it.

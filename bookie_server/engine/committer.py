@@ -36,8 +36,8 @@ _LOOK_S = 0.02
 
 
 class Committer:
-    """Owns the log of one data directory until :meth:`stop`. After each group it calls ``committed`` or ``failed`` on
-    the loop, and ``looked_after`` on the commit thread. All that waits for the log is in the ``queue``.
+    """The owner of one directory's log until :meth:`stop`. After each group it calls ``committed`` or ``failed`` on the
+    loop, and ``looked_after`` on the commit thread. All that waits for the log is in the ``queue``.
 
     State beside the queue:
 
@@ -172,7 +172,7 @@ class Committer:
         self.queue.end()
 
     def _may_record(self) -> bool:
-        """Whether the position is to be recorded if the log stays idle. Asked only while nobody holds the log."""
+        """Return whether to record the position if the log stays idle. Called only while nobody holds the log."""
         return self._log.position_unrecorded and not self._is_watched
 
     def _commit(self, group: Group) -> None:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class GroupWriter:
-    """Writes to the log, and measures each group. Only the thread that holds the log (``CommitQueue``) may call.
+    """The writer to one log, which measures each group. Only the thread that holds the log (``CommitQueue``) may call.
 
     ``ended_s`` is the clock's time when the last group ended. ``speed`` and ``observer`` take in each group.
     """

@@ -98,7 +98,7 @@ class AppendSender:
             self._queue.confirmed(in_flight.popleft()[1])
 
     def _report_slow(self, took_s: float, through: EntryId) -> None:
-        """Report an append that took long. Bookies name the same sessions in their own lines."""
+        """Report an append that took long. It names the sessions as the bookies do in their own lines."""
         first, size = self._counted + 1, sum(each for last, each, _ in self._in_flight if last <= through)
         lanes = self._machine.delivery.lanes
         self._observer.was_slow(

@@ -458,7 +458,7 @@ class LedgerWriter:
             self._moved.set()
 
     def _acked(self, effect: Acked) -> None:
-        """With deferred syncs, an ack quorum has these entries, in memory at least."""
+        """Confirm entries of a ledger with deferred syncs: an ack quorum has them, in memory at least."""
         self._sender.confirmed(effect.through)
         self._waiters.confirmed(effect.through, self._machine.lac)
 

@@ -46,7 +46,7 @@ class WriterEnd:
         )
 
     def note_closed(self) -> None:
-        """The ledger's metadata says that it is closed."""
+        """Note that the ledger's metadata says that it is closed."""
         if not self.closed.done():
             self.closed.set_result(None)
 

@@ -34,18 +34,19 @@ logger = logging.getLogger(__name__)
 
 
 class ServedConnection:
-    """Reads requests, passes them on, and ends.
+    """A connection of one client: it reads requests, passes them on, and ends.
 
     - ``client``: the identity, the rights and the limits of the client. ``answers``: what waits to be sent.
     - ``_adds``, ``_stories``: the requests that wait for the machine. ``_requests`` gives them each request.
     - ``_reader``: splits bytes into requests. ``_is_fresh``: nothing has come yet.
-    - ``flows``: whether the driver may read. ``_is_paused``: the machine has paused the stream.
+    - ``flows``: whether the driver may read the socket. ``_is_paused``: the machine has paused the stream.
     - ``closing``: why the connection ends once its answers are sent; empty while it goes on. ``was_cut``: it ends at
       once, and its answers are lost.
-    - ``reading_since``: the driver's; since when it waits for the rest of a message, infinite while it does not.
+    - ``reading_since``: the loop's time when the driver began to wait for the rest of a message; infinite if it waits
+      for none. The driver sets it.
 
     ``wake`` is called when there is something to send, or the connection is to be closed, or ``flows`` changed;
-    ``leave`` when a commit is told and its answers may be sent at once.
+    ``leave`` when the engine has delivered all answers of a commit, so that they may be sent at once.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class ServedConnection:
                 self._stories.end(effect)
 
     def _audit_recoveries(self, effect: events.SendAcks) -> None:
-        """Record once a session in the audit log that a recovery has written, or may not."""
+        """Record in the audit log, once for each session, that a recovery has written, or was refused."""
         recovering = self._adds.recovering
         for session in effect.sessions:
             if session in recovering:
@@ -185,7 +186,8 @@ class ServedConnection:
             self._engine.feed(events.StreamOwned(self.stream, share.owners))
 
     def _proven(self, principal: Principal) -> None:
-        """The client has authenticated. In mode ``secure`` nothing more is read until :meth:`allow`."""
+        """Take over the identity of a client that has authenticated. In mode ``secure`` nothing more is read until
+        :meth:`allow`."""
         self.client.become(principal)
         self._enter()
         if self.client.rights is None:
@@ -216,7 +218,7 @@ class ServedConnection:
             self._wake()
 
     def stall(self) -> None:
-        """The client has taken nothing for a while."""
+        """Tell the machine that the client has taken nothing for a while, or cut a connection that is closing."""
         self.answers.is_stalled = True
         if self.closing:
             self.cut("the client reads nothing")
@@ -232,7 +234,7 @@ class ServedConnection:
         self._wake()
 
     def cut(self, message: str) -> None:
-        """End it at once; queued answers are lost."""
+        """End the connection at once; queued answers are lost."""
         if not self.was_cut:
             logger.info("connection %d is cut: %s", self.stream, message)
             self.was_cut = True
@@ -241,7 +243,7 @@ class ServedConnection:
             self._wake()
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Forget everything: the connection is gone."""
         self._engine.close_stream(self.stream)
         self.close("the connection ended")
         self.client.leave()

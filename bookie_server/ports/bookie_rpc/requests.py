@@ -40,8 +40,8 @@ Item: TypeAlias = AddRun | ReadRun | Single | BatchRead
 
 
 class ServedRequests:
-    """Takes the requests of a burst, in order. It keeps nothing between them: ``client`` says what is allowed, ``adds``
-    and ``stories`` have the requests that wait for the machine, ``answers`` gets the other answers.
+    """The first step of each request of a connection. It keeps nothing between requests: ``client`` says what is
+    allowed, ``adds`` and ``stories`` have the requests that wait for the machine, ``answers`` gets the other answers.
 
     ``close`` ends the connection. ``proven`` is called with the identity of a client that has authenticated.
     """

@@ -17,7 +17,7 @@ from bookie_server.ports.lane.streams import BookieFacts
 
 
 class ServedClient:
-    """What is known about a client, and what it may do.
+    """The client at the other end, and what it may do.
 
     - ``principal``: its identity. ``auth``: the exchange that proves it.
     - ``rights``: what it may do on the cluster; None while that is not known, and then nothing it sends is read. Only
@@ -82,7 +82,8 @@ class ServedClient:
     # --- mode secure ---
 
     def become(self, principal: Principal) -> None:
-        """The client has authenticated. In mode ``secure`` its rights are not known until :meth:`allow`."""
+        """Set the identity of a client that has authenticated. In mode ``secure`` its rights are not known until
+        :meth:`allow`."""
         self.principal = principal
         if self._facts.authority is not None:
             self.rights, self.may_add = None, False

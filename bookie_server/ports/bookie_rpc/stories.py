@@ -20,7 +20,8 @@ WAITING_MAX = 4096
 
 
 class Stories:
-    """Begins stories, gives the machine their requests, and gives each effect of the machine to its story.
+    """The stories that have begun, and those that wait. It gives the machine their requests, and gives each effect of
+    the machine to its story.
 
     - ``_open``: the story of each request that the machine has, by the request's number. ``_asked`` is the last number.
     - ``waiting``: range reads that have not begun. ``_running`` is how many have begun and are not done.

@@ -11,8 +11,8 @@ from bookie_server.storage.maintenance.scrub import Scrubber
 
 
 class PacedCompaction:
-    """Steps the compactor. ``_major`` says when segments are compacted by the higher threshold. ``note_drained`` gets
-    the segments that were rewritten in full."""
+    """The compactor and its times. ``_major`` says when segments are compacted by the higher threshold.
+    ``note_drained`` gets the segments that were rewritten in full."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class PacedCompaction:
         self._major = MajorRuns(interval_s, now_s())
 
     def step(self, budget_bytes: int) -> int:
-        """Read and write about so many bytes; return how many."""
+        """Read and write about ``budget_bytes`` bytes; return how many."""
         major = self._major.is_on(self._now_s())
         done = self.compactor.step(budget_bytes, major=major)
         self._note_drained(self.compactor.take_drained())
@@ -41,7 +41,7 @@ class PacedCompaction:
 
 
 class PacedScrub:
-    """Steps the scrubber.
+    """The scrubber and its pauses.
 
     - ``_pauses_until_s``: the clock's time when the next pass may begin.
     - ``busy_s``: returns how long commits took so far; the owner of the committer sets it. ``_load`` says whether that
@@ -55,7 +55,7 @@ class PacedScrub:
         self._load = Load(now_s())
 
     def step(self, budget_bytes: int) -> int:
-        """Check about so many bytes; return how many count."""
+        """Check about ``budget_bytes`` bytes; return how many count against the budget."""
         if self._now_s() < self._pauses_until_s:
             return 0
         passes = self.scrubber.stats.passes

@@ -14,7 +14,7 @@ from bookie_server.storage.maintenance.tasks import RETRY_S
 
 
 class LogUpkeep:
-    """Does the upkeep of the log.
+    """The upkeep of one log.
 
     - ``work``: seals and makes spares. ``work.due`` says whether there is something to do.
     - ``untold``: sealed segments that the index was not told about, in their order.

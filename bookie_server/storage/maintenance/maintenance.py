@@ -30,11 +30,10 @@ from bookie_server.storage.maintenance.tasks import LOOK_S, TaskSchedule
 
 
 class Maintenance:
-    """Looks after one directory; one thread. The same in the server, in simulators and in tests.
+    """The maintenance of one directory, used by one thread. It is the same in the server, in simulators and in tests.
 
-    The state is in its parts: ``tasks`` (what is due), ``log_upkeep`` (sealing and spares), ``space`` (drained segments
-    and checkpoints), ``reindexer``, ``compaction``, ``scrub`` and ``stats``. Here they are put together, and one
-    segment's readers are told to close it.
+    All state is in its parts, which it puts together: ``tasks`` (what is due), ``log_upkeep`` (sealing and spares),
+    ``space`` (drained segments and checkpoints), ``reindexer``, ``compaction``, ``scrub`` and ``stats``.
     """
 
     def __init__(
@@ -101,11 +100,11 @@ class Maintenance:
             pass
 
     def wake(self) -> None:
-        """A segment is full or half full: look after the log now."""
+        """Look after the log at the next step: a segment is full or half full."""
         self.tasks.soon("log")
 
     def look_soon(self) -> None:
-        """Space is short: look now for segments to give back."""
+        """Look for segments to give back at the next step: space is short."""
         self.tasks.soon("space")
 
     def finish(self) -> None:

@@ -23,7 +23,7 @@ from bookie_server.storage.maintenance.tasks import LOOK_S, RETRY_S
 
 
 class SpaceReturn:
-    """Notices drained segments, which are those that the index has dropped; makes checkpoints; recycles.
+    """The drained segments, which are those that the index has dropped, on their way back to the pool.
 
     - ``_drained``: generations that the index has dropped and that were not recycled.
     - ``_in_index``: generations in the index at the last look. ``_sealed``: those of them that have an ``.idx``.
@@ -80,7 +80,7 @@ class SpaceReturn:
         return usage.used_share >= self._limits.space_low_share
 
     def note_drained(self, generations: Iterable[int]) -> None:
-        """The index has dropped these segments."""
+        """Note that the index has dropped these segments."""
         self._drained.update(generations)
         self._soon("checkpoint")
 

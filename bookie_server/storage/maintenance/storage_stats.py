@@ -87,17 +87,17 @@ class StorageParts:
 
 
 class StatsReader:
-    """Reads the numbers of a data directory. ``_memory_bytes`` is what the index took at ``_measured_s``, a time of the
-    clock."""
+    """A reader of the numbers of a data directory. ``_memory_bytes`` is the memory of the index at ``_measured_s``, a
+    time of the clock."""
 
     def __init__(self, parts: StorageParts, now_s: Callable[[], float]) -> None:
         self._parts, self._now_s = parts, now_s
         self._measured_s, self._memory_bytes = -math.inf, 0
 
     def read(self, *, memory_age_s: float = 0.0) -> StorageStats:
-        """Return the numbers as they are now. The index's memory may have been measured ``memory_age_s`` ago: to
-        measure it takes a look at every ledger with unsealed frames. Any thread that may ask the index may call. Raises
-        as :meth:`IndexPort.ask`."""
+        """Return the numbers as they are now. The index's memory may have been measured ``memory_age_s`` ago:
+        measuring it takes a look at every ledger with unsealed frames. Any thread that may ask the index may call.
+        Raises as :meth:`IndexPort.ask`."""
         parts, now_s = self._parts, self._now_s()
         if now_s >= self._measured_s + memory_age_s:
             self._measured_s, self._memory_bytes = now_s, parts.port.ask(lambda index: index.memory_bytes())

@@ -37,7 +37,7 @@ class _Task:
 
 
 class TaskSchedule:
-    """Runs one piece of work at a time, the most urgent first. One thread uses it.
+    """A schedule that runs one piece of work at a time, the most urgent first. One thread uses it.
 
     - ``_urgent``: the urgent tasks, the most urgent first.
     - ``_paced``: the tasks with a budget of bytes, which take turns when nothing urgent is due; the next one is first.
