@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -82,6 +84,20 @@ _BROKER: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = 
 )
 
 
+def _keys_option(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, bytes]:
+    """The private keys in files, by name."""
+    found = dict[str, bytes]()
+    for each in given:
+        name, _, path = each.partition("=")
+        if not name or not path:
+            raise click.BadParameter(f"{each!r} is not NAME=FILE", ctx, param)
+        try:
+            found[name] = Path(path).read_bytes()
+        except OSError as error:
+            raise click.BadParameter(f"{path}: {error.strerror or error}", ctx, param) from error
+    return found
+
+
 @topic.command("list")
 @click.argument("namespace", required=False)
 @click.option("--system", is_flag=True, help="Also topics that brokers made for themselves.")
@@ -142,6 +158,14 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
 @click.option("--compacted", is_flag=True, help="Of the compacted part only the last message of each key.")
 @click.option("--uncommitted", is_flag=True, help="Also messages of open and aborted transactions.")
 @click.option("--skip-corrupt", is_flag=True, help="Leave out entries that are no messages; log them.")
+@click.option(
+    "--private-key",
+    "private_keys",
+    multiple=True,
+    metavar="NAME=FILE",
+    callback=_keys_option,
+    help="A private key in PEM for messages that are encrypted for NAME; * fits every name.",
+)
 @click.option("--raw", is_flag=True, help="Write the bytes of each message and a line feed, nothing else.")
 @_pulsar(broker=True)
 @access(password=True)
@@ -154,6 +178,7 @@ def read(
     compacted: bool,
     uncommitted: bool,
     skip_corrupt: bool,
+    private_keys: dict[str, bytes],
     raw: bool,
     pulsar: PulsarAccess,
     access: Access,
@@ -166,7 +191,7 @@ def read(
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
     }
-    with access.topic(name, pulsar) as found:
+    with access.topic(name, replace(pulsar, private_keys=private_keys or None)) as found:
         if follow:
             batches: Iterator[pa.RecordBatch] = found.tail(start, **how)
         else:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Topic(BlockHandle[topic.Topic]):
-    """A topic, or one of its partitions. Making it reads nothing. An async context manager that closes it.
+    """A topic, or one of its partitions. Making it reads nothing; a context manager that closes it.
 
     Raises InvalidArgumentError for a name that no topic can have, UnsupportedTopicError for a non-persistent one.
     """

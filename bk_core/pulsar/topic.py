@@ -92,7 +92,7 @@ class TopicInfo:
 
 
 class Topic:
-    """A topic, or one of its partitions. Making it reads nothing. An async context manager that closes it.
+    """A topic, or one of its partitions. Making it reads nothing; an async context manager that closes it.
 
     Raises InvalidArgumentError for a name that no topic can have, UnsupportedTopicError for a non-persistent one.
     """

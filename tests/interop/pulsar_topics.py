@@ -52,6 +52,10 @@ SETTINGS = {
     "managedLedgerMaxEntriesPerLedger": "50",
     "managedLedgerMaxLedgerRolloverTimeMinutes": "60",
     "maxMessageSize": str(1 << 20),
+    "managedLedgerInfoCompressionType": "ZSTD",
+    "managedLedgerInfoCompressionThresholdInBytes": "0",
+    "managedCursorInfoCompressionType": "LZ4",
+    "managedCursorInfoCompressionThresholdInBytes": "0",
     "brokerDeleteInactiveTopicsEnabled": "false",
     "brokerEntryMetadataInterceptors": "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor,"
     "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor",

@@ -100,6 +100,8 @@ def test_messages_are_printed(bk: Any, namespace: str) -> None:
         (("show", "orders", "--admin-url", "pulsar://x:6650"), 2),
         (("show", "orders", "--admin-url", "http://x:1", "--admin-token", "/none"), 2),
         (("list", "--pulsar-metadata-uri", "etcd://x"), 2),
+        (("read", "orders", "--private-key", "x"), 2),
+        (("read", "orders", "--private-key", "x=/none"), 2),
     ],
 )
 def test_wrong_use_says_what_is_wrong(bk: Any, namespace: str, arguments: tuple[str, ...], code: int) -> None:
