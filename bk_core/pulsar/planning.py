@@ -7,13 +7,20 @@ Ledgers are opened without recovery, so no writer is disturbed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.reader import LedgerReader
-from bk_core.errors import LedgerOffloadedError, NoSuchEntryError, NoSuchLedgerError
+from bk_core.errors import (
+    LedgerOffloadedError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchTopicError,
+)
 from bk_core.model import LedgerMetadata
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
@@ -21,6 +28,8 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes
+
+logger = logging.getLogger("bk_core.pulsar")
 
 LOOKUPS_AT_ONCE = 32
 PASSWORD = b""
@@ -39,7 +48,8 @@ class TopicEnd:
 
 
 class PartitionPlanner:
-    """Plans reads of one topic or partition, again and again for a tail."""
+    """Plans reads of one topic or partition, again and again for a tail. ``broker_may_fail``: while no broker answers,
+    the topic ends at its LAC; else that is an error."""
 
     def __init__(
         self,
@@ -49,9 +59,11 @@ class PartitionPlanner:
         *,
         password: bytes = PASSWORD,
         broker: BrokerAdmin | None = None,
+        broker_may_fail: bool = False,
     ) -> None:
         self.topic, self.password = topic, password
         self._bookkeeper, self._nodes, self._broker = bookkeeper, nodes, broker
+        self._broker_may_fail = broker_may_fail
         self._closed: dict[int, LedgerMetadata] = {}
         self._order: list[int] = []
         self.is_terminated = False
@@ -85,7 +97,7 @@ class PartitionPlanner:
         if last_entry is not None:
             ledgers = [each for each in ledgers if each.ledger_id <= last_entry.ledger_id]
         for each, metadata in zip(ledgers, await self._records(ledgers), strict=True):
-            last, is_unconfirmed = await self._last_of(each, metadata, record)
+            last = await self._last_of(each, metadata, record)
             first = horizon.entry_id if horizon and horizon.ledger_id == each.ledger_id else 0
             if last_entry is not None and last_entry.ledger_id == each.ledger_id:
                 last = min(last, last_entry.entry_id)
@@ -93,34 +105,37 @@ class PartitionPlanner:
                 continue
             self._check_not_offloaded(each)
             size = _bytes_of(each, metadata, record.ledgers, last + 1)
-            whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, is_unconfirmed=is_unconfirmed)
+            whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size)
             found.append(whole.part(first, last))
         return found
 
-    async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> tuple[int, bool]:
-        """The last entry of a ledger that may be read, and whether the bookies' LAC does not cover it."""
-        is_unconfirmed, source = False, "closed"
+    async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> int:
+        """The last entry of a ledger that is confirmed; −1 without one."""
         if metadata.is_closed:
-            last = metadata.last_entry_id
+            last, source = metadata.last_entry_id, "closed"
         else:
             reader = await self._opened(ledger.ledger_id)
-            last = lac = await reader.refresh_lac()
-            source = "closed" if reader.is_closed else "lac"
+            last, source = await reader.refresh_lac(), "closed" if reader.is_closed else "lac"
             if not reader.is_closed and (said := await self._said_by_broker()) is not None:
                 source = "broker"
                 if said.ledger_id == ledger.ledger_id:
                     last = max(last, said.entry_id)
-                is_unconfirmed = last > lac
         if record.terminated_at is not None and record.terminated_at.ledger_id == ledger.ledger_id:
             last, source = min(last, record.terminated_at.entry_id), "terminated"
         if last >= 0 or source != "closed":
             self.end = TopicEnd(EntryPosition(ledger.ledger_id, last) if last >= 0 else self.end.last, source)
-        return last, is_unconfirmed
+        return last
 
     async def _said_by_broker(self) -> EntryPosition | None:
         if self._broker is None:
             return None
-        return await asyncio.to_thread(self._broker.last_confirmed, self.topic)
+        try:
+            return await asyncio.to_thread(self._broker.last_confirmed, self.topic)
+        except (MetadataUnavailableError, NoSuchTopicError) as error:
+            if not self._broker_may_fail:
+                raise
+            logger.warning("%s: the topic is followed to its LAC meanwhile", error)
+            return None
 
     async def _opened(self, ledger_id: int) -> LedgerReader:
         """The reader of the open ledger, kept between plans."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -62,22 +62,44 @@ class ReadOptions:
                 )
 
 
+@dataclass(slots=True)
+class _SharedReader:
+    """A ledger that is being opened, or is open, for so many reads."""
+
+    opening: asyncio.Task[LedgerReader]
+    users: int = 0
+
+
 class LedgerReads:
-    """Reads ranges of ledgers, each opened once at a time."""
+    """Reads ranges of ledgers. Reads of one ledger at the same time share a reader."""
 
     def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
         self._bookkeeper, self._password = bookkeeper, password
+        self._readers: dict[int, _SharedReader] = {}
 
     async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
         """The entries of a range. Never fences."""
-        reader: LedgerReader = await self._bookkeeper.open_ledger(
-            wanted.ledger_id, recover=False, password=self._password
-        )
-        async with reader:
-            beyond = wanted.is_unconfirmed and not reader.is_closed
+        async with self._reader(wanted.ledger_id) as reader:
+            # The plan says that all of them are confirmed, which the bookies that are asked now may not know.
+            beyond = not reader.is_closed and wanted.last > reader.last_add_confirmed
             async with aclosing(reader.reading(wanted.first, wanted.last, unconfirmed=beyond)) as batches:
                 async for batch in batches:
                     yield batch
+
+    @asynccontextmanager
+    async def _reader(self, ledger_id: int) -> AsyncIterator[LedgerReader]:
+        shared = self._readers.get(ledger_id)
+        if shared is None:
+            opening = self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
+            shared = self._readers[ledger_id] = _SharedReader(asyncio.ensure_future(opening))
+        shared.users += 1
+        try:
+            yield await asyncio.shield(shared.opening)
+        finally:
+            shared.users -= 1
+            if not shared.users:
+                del self._readers[ledger_id]
+                await _end(shared.opening)
 
     def read_all(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
         """The entries of all ranges, in order, read ahead and joined as they come."""
@@ -177,6 +199,14 @@ class PartitionReading:
         """Log what was left out."""
         for error in self._maker.take_reports():
             logger.warning("%s: left out", error)
+
+
+async def _end(opening: asyncio.Task[LedgerReader]) -> None:
+    """Close a reader, or give up opening it."""
+    if not opening.done():
+        opening.cancel()
+    elif not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()
 
 
 def _note(batch: EntryBatch, transactions: Transactions) -> None:

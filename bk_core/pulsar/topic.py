@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
-from bk_core.errors import InvalidArgumentError, NoSuchTopicError
+from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.pulsar.broker import BrokerAdmin
@@ -49,6 +49,8 @@ POLL_S = 0.5
 """How often a tail looks for new ledgers, and asks the broker. A LAC that moves is seen at once."""
 PARTITIONS_S = 5.0
 """How often a tail looks for new partitions."""
+UNAVAILABLE_MAX_S = 60.0
+"""A tail goes on this long while the metadata store is unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,8 +316,15 @@ class Topic:
     async def _fresh_nodes(self) -> PulsarNodes:
         return await self._pulsar.fresh()
 
-    def _planner(self, nodes: PulsarNodes, topic: TopicName) -> PartitionPlanner:
-        return PartitionPlanner(self._bookkeeper, nodes, topic, password=self._access.password, broker=self._broker)
+    def _planner(self, nodes: PulsarNodes, topic: TopicName, *, broker_may_fail: bool = False) -> PartitionPlanner:
+        return PartitionPlanner(
+            self._bookkeeper,
+            nodes,
+            topic,
+            password=self._access.password,
+            broker=self._broker,
+            broker_may_fail=broker_may_fail,
+        )
 
     def _reading(self, topic: TopicName, options: ReadOptions) -> PartitionReading:
         from bk_core.pulsar.reading import LedgerReads, PartitionReading
@@ -352,31 +361,31 @@ class Topic:
                 await planner.close()
 
     async def _tail(self, wanted: _Wanted, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
-        loop, following = asyncio.get_running_loop(), dict[TopicName, _Following]()
-        looked_at = -PARTITIONS_S
         async with AsyncExitStack() as stack:
+            tail = _Tail(self, wanted, options, stack, latest)
             while True:
-                nodes = await self._fresh_nodes()
-                if loop.time() - looked_at >= PARTITIONS_S:
-                    for topic in await asyncio.to_thread(nodes.parts, self._topic):
-                        if topic not in following:
-                            planner = self._planner(nodes, topic)
-                            stack.push_async_callback(planner.close)
-                            new = _Following(planner, self._reading(topic, options), wanted.of(topic, self._topic))
-                            following[topic] = new
-                            if latest:
-                                await new.skip()
-                    latest, looked_at = False, loop.time()
                 is_idle = True
-                for each in following.values():
-                    async with aclosing(each.rows()) as batches:
+                for each, ranges in await tail.planned():
+                    async with aclosing(each.rows(ranges)) as batches:
                         async for batch in batches:
                             is_idle = False
                             yield batch
-                if all(each.has_ended for each in following.values()):
+                if tail.has_ended:
                     return
                 if is_idle:
-                    await _wait_any([each.planner for each in following.values()])
+                    await tail.wait()
+
+    async def following(
+        self, topic: TopicName, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack
+    ) -> _Following:
+        """A partition to follow; ``stack`` closes what it opens."""
+        planner = self._planner(await self._fresh_nodes(), topic, broker_may_fail=True)
+        stack.push_async_callback(planner.close)
+        return _Following(planner, self._reading(topic, options), wanted.of(topic, self._topic))
+
+    async def parts(self) -> list[TopicName]:
+        """The partitions that there are now, or the topic itself."""
+        return await asyncio.to_thread((await self._fresh_nodes()).parts, self._topic)
 
 
 async def list_topics(
@@ -420,6 +429,66 @@ class _PulsarMetadata:
             await asyncio.to_thread(store.close)
 
 
+class _Tail:
+    """The partitions that a tail follows. While the metadata store does not answer it goes on with what it knows."""
+
+    def __init__(
+        self, topic: Topic, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack, latest: bool
+    ) -> None:
+        self._topic, self._wanted, self._options, self._stack = topic, wanted, options, stack
+        self._from_latest = latest
+        self._following: dict[TopicName, _Following] = {}
+        self._loop = asyncio.get_running_loop()
+        self._answered_at, self._looked_at = self._loop.time(), -PARTITIONS_S
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every partition was terminated and is read."""
+        return bool(self._following) and all(each.has_ended for each in self._following.values())
+
+    async def planned(self) -> list[tuple[_Following, list[TopicRange]]]:
+        """What is new in each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without an answer of
+        the metadata store."""
+        try:
+            await self._look()
+            found = [(each, await each.planned()) for each in self._following.values()]
+        except MetadataUnavailableError:
+            if self._loop.time() - self._answered_at > UNAVAILABLE_MAX_S:
+                raise
+            return []
+        self._answered_at = self._loop.time()
+        return found
+
+    async def _look(self) -> None:
+        """Look for new partitions, now and then. Raises NoSuchTopicError if the topic is gone."""
+        if self._loop.time() - self._looked_at < PARTITIONS_S:
+            return
+        for topic in await self._topic.parts():
+            if topic not in self._following:
+                new = await self._topic.following(topic, self._wanted, self._options, self._stack)
+                if self._from_latest:
+                    await new.skip()
+                self._following[topic] = new
+        self._from_latest, self._looked_at = False, self._loop.time()
+
+    async def wait(self) -> None:
+        """Wait until an open ledger has more, or for POLL_S."""
+        waits = [asyncio.ensure_future(each.planner.wait(POLL_S)) for each in self._following.values()]
+        waits = waits or [asyncio.ensure_future(asyncio.sleep(POLL_S))]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            ended = await asyncio.gather(*waits, return_exceptions=True)
+        for error in ended:
+            # A ledger that is gone, or a store that is away, is met by the next plan, which knows what that means.
+            if isinstance(error, NoSuchLedgerError | MetadataUnavailableError):
+                await asyncio.sleep(POLL_S)
+            elif isinstance(error, Exception):
+                raise error
+
+
 @dataclass(slots=True)
 class _Following:
     """A partition that a tail follows."""
@@ -435,9 +504,12 @@ class _Following:
         if (last := self.planner.end.last) is not None:
             self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
 
-    async def rows(self) -> AsyncGenerator[RecordBatch, None]:
-        """The rows that are new."""
-        ranges = await self.planner.ranges(self.bounds)
+    async def planned(self) -> list[TopicRange]:
+        """What is new."""
+        return await self.planner.ranges(self.bounds)
+
+    async def rows(self, ranges: Sequence[TopicRange]) -> AsyncGenerator[RecordBatch, None]:
+        """The rows of what :meth:`planned` returned."""
         async with aclosing(self.reading.rows(ranges, self.bounds)) as batches:
             async for batch in batches:
                 yield batch
@@ -457,22 +529,6 @@ class _Following:
 def _beyond(planner: PartitionPlanner, bounds: Bounds) -> Callable[[], Awaitable[list[TopicRange]]] | None:
     """What the topic has behind the end of a read that does not go to the topic's own end."""
     return None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
-
-
-async def _wait_any(planners: Sequence[PartitionPlanner]) -> None:
-    """Wait until one of the open ledgers has more, or for POLL_S."""
-    waits = [asyncio.ensure_future(each.wait(POLL_S)) for each in planners] or [
-        asyncio.ensure_future(asyncio.sleep(POLL_S))
-    ]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waits:
-            each.cancel()
-        for ended in await asyncio.gather(*waits, return_exceptions=True):
-            if isinstance(ended, Exception):
-                with suppress(NoSuchTopicError):
-                    raise ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -144,5 +145,45 @@ def test_last_message_of_an_idle_topic_is_read_once_the_broker_says_it(port: Adm
                 while len(seen) < 3:
                     seen += (await anext(tail))["value"].to_pylist()
             assert seen == [b"a", b"b", b"c"]
+
+    run(work())
+
+
+def test_tail_goes_on_to_the_lac_while_no_broker_answers(port: AdminPort) -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            name = "persistent://public/default/idle"
+            ledger = await world.ledger(name, plain(b"a"), is_open=True)
+            stats = "/admin/v2/persistent/public/default/idle/internalStats"
+            port.answers[stats] = (503, b"")
+            topic = world.topic(name, admin_url=port.url)
+            with pytest.raises(MetadataUnavailableError):
+                await topic.to_arrow()
+            async with topic.tail(columns=["value"]) as tail:
+                await ledger.append(kit.entry(b"b"))
+                assert (await anext(tail))["value"].to_pylist() == [b"a"]
+                said = json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:1"})
+                port.answers[stats] = (200, said.encode())
+                assert (await anext(tail))["value"].to_pylist() == [b"b"]
+
+    run(work())
+
+
+def test_tail_goes_on_when_the_metadata_store_was_away_for_a_while() -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            name = "persistent://public/default/events"
+            ledger = await world.ledger(name, plain(b"a"), is_open=True)
+            await ledger.write_lac()
+            async with world.topic(name).tail(columns=["value"]) as tail:
+                assert (await anext(tail))["value"].to_pylist() == [b"a"]
+                tree = world.bookkeeper.store.tree  # type: ignore[attr-defined]  # that of the memory store
+                tree.suspend()
+                step = asyncio.ensure_future(anext(tail))
+                await asyncio.sleep(0.3)
+                tree.resume()
+                await ledger.append(kit.entry(b"b"))
+                await ledger.write_lac()
+                assert (await step)["value"].to_pylist() == [b"b"]
 
     run(work())

@@ -15,8 +15,8 @@ from bk_core.pulsar.model.transactions import TxnId
 @dataclass(frozen=True, slots=True)
 class TopicRange:
     """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition; ``bytes`` estimates
-    their size. ``is_compacted``: the ledger is that of the compacted topic. ``is_unconfirmed``: a broker has confirmed
-    entries up to ``last`` that the bookies' LAC does not cover yet."""
+    their size. All of them are confirmed, although the LAC that bookies know may be lower: then a broker said so.
+    ``is_compacted``: the ledger is that of the compacted topic."""
 
     topic: TopicName
     ledger_id: int
@@ -25,7 +25,6 @@ class TopicRange:
     last: int
     bytes: int
     is_compacted: bool = False
-    is_unconfirmed: bool = False
 
     def __len__(self) -> int:
         return self.last + 1 - self.first
