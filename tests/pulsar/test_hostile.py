@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 
 from bk_core.errors import TopicError
+from bk_core.pulsar.messages.batches import MESSAGES_MAX
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder
 from bk_core.pulsar.messages.heads import read_heads
 from bk_core.pulsar.messages.rows import TYPES, record_batch, schema_of
@@ -96,3 +97,24 @@ def test_batch_that_claims_very_many_messages_takes_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_batch_of_more_messages_than_columns_are_made_for_is_refused() -> None:
+    count = MESSAGES_MAX + 1
+    tiny = b"\0\0\0\x02\x18\0"
+    entry = kit.entry(tiny * count, num_messages_in_batch=count, compression=3)
+    with pytest.raises(TopicError, match="more than"):
+        read([entry], DecodeOptions())
+
+
+def test_more_properties_than_memory_is_meant_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bk_core.pulsar.messages.scan.OCCURRENCES_MAX", 100)
+    head = kit.proto.MessageMetadata(producer_name=b"p", publish_time=1)
+    for _ in range(101):
+        head.properties.add(key=b"k", value=b"v")
+    one = kit.framed(head, b"x")
+    for many in (1, 20):
+        with pytest.raises(TopicError, match="cannot be read"):
+            read([one] * many, DecodeOptions())
+    few = kit.entry(b"x", properties={str(n): "v" for n in range(50)})
+    assert read([few], DecodeOptions()) == 1

@@ -19,6 +19,8 @@ METADATA = Wanted(
     spans=frozenset({PARTITION_KEY, ORDERING_KEY}),
     repeated=frozenset({PROPERTIES}),
 )
+MESSAGES_MAX = 1 << 19
+"""The most messages of a batch, because each takes some hundred bytes of columns. Producers send 1000 by default."""
 _TAG_OF_SIZE = PAYLOAD_SIZE << 3
 _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
@@ -37,6 +39,8 @@ class Walk:
         at, end, size_of = 0, len(body), _U32.unpack_from
         if not 0 <= count <= end // (_U32.size + 2):  # the payload size is required
             raise ValueError(f"{end} bytes cannot be {count} messages")
+        if count > MESSAGES_MAX:
+            raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
         for _ in range(count):
             if at + 4 > end:
                 raise ValueError("a batch has fewer messages than it says")

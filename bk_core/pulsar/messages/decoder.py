@@ -35,6 +35,8 @@ MARKERS = frozenset({10, 11, 12, 13, 20, COMMIT, ABORT})
 """The known types of markers: those of replicated subscriptions, and those of transactions."""
 BYTES_AT_ONCE = 32 << 20
 """Entries are unpacked together until their messages have about this many bytes."""
+COLUMN_BYTES = 64
+"""What a message of a batch counts beside its bytes: about a fifth of what its columns take."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 
 OnCorrupt = Literal["fail", "skip"]
@@ -367,6 +369,8 @@ def _parts(found: Heads, rows: I64) -> Iterator[I64]:
         return
     packed = np.where(_is_packed(found)[rows], found.metadata.number(heads.UNCOMPRESSED_SIZE)[rows], 0)
     sizes = np.maximum(np.clip(packed, 0, UNCOMPRESSED_BYTES_MAX), (found.payload_end - found.payload_begin)[rows])
+    messages = np.clip(found.metadata.number(heads.BATCH_SIZE)[rows], 0, batches.MESSAGES_MAX)
+    sizes += messages * COLUMN_BYTES
     numbers = (np.cumsum(sizes) - 1) // BYTES_AT_ONCE
     yield from np.split(rows, np.flatnonzero(np.diff(numbers)) + 1)
 

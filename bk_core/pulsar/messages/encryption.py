@@ -49,7 +49,7 @@ class Decryptor:
                 return AESGCM(self._data_key(private, wrapped)).decrypt(param, bytes(body), None)
             except (ValueError, InvalidTag) as error:
                 raise DecryptionError(
-                    f"the private key {_text(name)} does not decrypt it: {error or 'wrong tag'}"
+                    f"the private key {_text(name)} does not decrypt it: {str(error) or 'its tag is wrong'}"
                 ) from error
         raise no_key("none of its keys was given")
 

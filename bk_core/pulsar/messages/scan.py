@@ -25,6 +25,8 @@ NARROW = 12
 """Up to this many messages are read one by one."""
 STEPS_MAX = 256
 """Messages with more fields are read one by one from here on, so that the time stays proportional to their bytes."""
+OCCURRENCES_MAX = 1 << 23
+"""The most occurrences of repeated fields of messages that are scanned together; messages with more are bad."""
 _NUMBER_END = 1 << 29
 _VARINT_BYTES_MAX = 10
 
@@ -49,6 +51,7 @@ class Fields:
     _numbers: dict[int, tuple[I64, Mask]] = field(default_factory=dict)
     _spans: dict[int, tuple[I64, I64]] = field(default_factory=dict)
     _repeated: dict[int, list[tuple[Any, Any, Any]]] = field(default_factory=dict)
+    _occurrences: int = 0
 
     def number(self, number: int, default: int = 0) -> I64:
         """The values of a varint field, as signed 64-bit numbers; ``default`` where it is absent."""
@@ -100,7 +103,11 @@ class Fields:
         kept_begins[rows], kept_lengths[rows] = begins, lengths
 
     def keep_occurrences(self, number: int, rows: Any, begins: Any, lengths: Any) -> None:
-        self._repeated.setdefault(number, []).append((rows, begins, lengths))
+        self._occurrences += len(rows)
+        if self._occurrences > OCCURRENCES_MAX:
+            self.bad[rows] = True
+        else:
+            self._repeated.setdefault(number, []).append((rows, begins, lengths))
 
 
 def scan(data: U8, begin: I64, end: I64, wanted: Wanted, *, narrow: int = NARROW) -> Fields:
@@ -182,6 +189,8 @@ def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -
                 found.keep_spans(number, row, base + at, value)
             elif wire == BYTES and number in wanted.repeated:
                 begins, lengths = repeated.setdefault(number, (array("q"), array("q")))
+                if len(begins) == OCCURRENCES_MAX:
+                    raise ValueError("a message has too many fields")
                 begins.append(base + at)
                 lengths.append(value)
     except ValueError:
