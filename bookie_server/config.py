@@ -252,7 +252,7 @@ class BookieConfig:
     more message from each of their connections. This keeps one host from filling ``in_flight_bytes_max`` alone. 0: no
     limit."""
     in_flight_bytes_per_principal_max: int = 0
-    """As ``in_flight_bytes_per_address_max``, for all connections of one identity."""
+    """Like ``in_flight_bytes_per_address_max``, for all connections of one identity."""
     requests_per_s_per_address_max: int = 0
     """The maximum rate of adds from all clients of one address, in frames, or on Apache's wire in entries. The same
     limit applies separately to reads and other calls, and to recoveries and fences. Above it the bookie reads their
@@ -260,13 +260,13 @@ class BookieConfig:
     This keeps one host from taking the bookie's whole processor time. The admin port counts its requests separately,
     and answers 429. 0: no limit."""
     requests_per_s_per_principal_max: int = 0
-    """As ``requests_per_s_per_address_max``, for all connections of one identity."""
+    """Like ``requests_per_s_per_address_max``, for all connections of one identity."""
     ledgers_open_per_address_max: int = 0
     """The maximum number of ledgers that all clients of one address have open for writing. The same limit applies
     separately to ledgers open for recovery. More are refused, and the client may try again. This keeps one host from
     taking all sessions. 0: no limit."""
     ledgers_open_per_principal_max: int = 0
-    """As ``ledgers_open_per_address_max``, for all connections of one identity."""
+    """Like ``ledgers_open_per_address_max``, for all connections of one identity."""
     limits_exempt: tuple[str, ...] = ()
     """Clients without these limits: identities, with ``*`` for any text, and addresses or networks (``10.1.0.0/16``).
     Name the other bookies here, since they restore lost copies."""
@@ -342,7 +342,7 @@ class BookieConfig:
     """Whether clients need a certificate (``required``) or not (``none``). With ``token_keys_path``: whether a
     certificate will do instead of a token (``optional``) or not (``none``)."""
     tls_identity: str = "subject"
-    """Which name of a client's certificate is its identity: ``subject``, ``dns`` or ``spiffe``."""
+    """The name in a client's certificate that is its identity: ``subject``, ``dns`` or ``spiffe``."""
     tls_clients: tuple[str, ...] = ()
     """The identities that are let in, of certificates and of tokens, with ``*`` for any text. An empty list admits all
     clients whose certificate is signed by an authority of ``tls_ca_path``, or whose token is signed by a key of

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures are shown in: tables, pages, kept results."""
+"""The tables, the page and the kept results that show the figures."""

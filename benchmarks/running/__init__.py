@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs while figures are measured: clusters, processes, settings, slow disks."""
+"""Clusters, processes, settings and slow disks for the measurements."""

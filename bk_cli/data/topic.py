@@ -28,7 +28,7 @@ _ENDS = {
     "broker": "as the broker says",
     "terminated": "the topic was terminated there",
 }
-"""What the end of a topic was taken from."""
+"""The source of the end of a topic."""
 
 
 @click.group()

@@ -104,7 +104,7 @@ class LedgerWriter(LedgerWriterBase):
         self._thread.call(self._inner.close())
 
     def abandon(self) -> None:
-        """Stop without closing the ledger, which stays OPEN until somebody recovers it. Entries in flight may or may
+        """Stop without closing the ledger, which stays OPEN until a client recovers it. Entries in flight may or may
         not be part of it."""
         self._thread.call(self._inner.abandon())
 

@@ -66,7 +66,7 @@ class BookKeeperBase(Connection[client.BookKeeper]):
     def topics(
         self, namespace: str | None = None, *, access: PulsarAccess | None = None
     ) -> list[tuple[TopicName, int | None]]:
-        """As :func:`bk_core.pulsar.topic.list_topics`."""
+        """Do as :func:`bk_core.pulsar.topic.list_topics`."""
         from bk_core.pulsar import topic  # as above
 
         return self._thread.call(topic.list_topics(self._inner, namespace, access=access))
@@ -79,7 +79,7 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         password: bytes = b"",
         options: PublishOptions | None = None,
     ) -> dict[str, Published]:
-        """As :func:`bk_core.logs.named_log.publish_to_logs`."""
+        """Do as :func:`bk_core.logs.named_log.publish_to_logs`."""
         from bk_core.logs import named_log  # as above
         from bk_core.logs.machines.publication import APPEND
 

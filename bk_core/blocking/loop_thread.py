@@ -99,7 +99,7 @@ _END = object()
 
 
 class BlockingIterator(Iterator[T]):
-    """What a read or a tail gives, in order, each item once; a context manager that closes it.
+    """The items of a read or a tail, in order, each once; a context manager that closes it.
 
     A call that is interrupted, by KeyboardInterrupt for instance, loses nothing: the next call goes on where the
     iterator was. What ended the iterator, its end or an error, is raised again by each later call. One thread may wait
@@ -161,7 +161,7 @@ class AheadIterator(Iterator[T]):
         self._is_awaited = self._is_closed = False
 
     def __next__(self) -> T:
-        """As :meth:`BlockingIterator.__next__`."""
+        """Do as :meth:`BlockingIterator.__next__`."""
         if self._is_awaited:
             raise _two_threads()
         self._is_awaited = True
@@ -184,7 +184,7 @@ class AheadIterator(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """As :meth:`BlockingIterator.close`."""
+        """Do as :meth:`BlockingIterator.close`."""
         if self._thread.is_forked:
             return
         self._is_closed = True

@@ -81,7 +81,7 @@ class ClientConfig:
     metadata_timeout_s: float = 8.0  # a wrong address is then reported within 10 s, interpreter start included
     """How long a call to the metadata store may take."""
     session_timeout_s: float = 10.0
-    """How long the metadata store hears nothing from the client before it ends the client's session."""
+    """How long a silent client keeps its session with the metadata store."""
     rack_script: str = ""
     """A program that gets hosts as arguments and prints the rack of each (docs/python.md)."""
     rack_file: str = ""

@@ -38,7 +38,7 @@ def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None
 class Hints:
     """Tells bookies about deleted ledgers. Belongs to the client's loop.
 
-    ``refresh`` reads the bookies' addresses again. After a bookie could not be told, it is skipped for ``pause_s``, so
+    ``refresh`` reads the bookies' addresses again. A bookie that did not answer is skipped for ``pause_s``, so
     that deleting many ledgers does not wait for it each time.
     """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an examination finds, in words: the one type for the verdict on a cluster, ``bk doctor``, the ``explain``
-commands and checkpoints of Spark. Each caller prints it in its own way."""
+"""A finding of an examination, in words. It is the one type for the verdict on a cluster, ``bk doctor``, the
+``explain`` commands and checkpoints of Spark. Each caller prints it in its own way."""
 
 from __future__ import annotations
 

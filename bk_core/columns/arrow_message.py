@@ -73,7 +73,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which nodes and buffers of a message belong to which top-level column. Column k has the nodes from ``nodes[k]``
+    """The nodes and buffers of a message that belong to each top-level column. Column k has the nodes from ``nodes[k]``
     to below ``nodes[k + 1]``, and its buffers likewise."""
 
     nodes: list[int]

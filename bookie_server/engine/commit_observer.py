@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of the commits of one data directory: a histogram, spans and lines about slow commits."""
+"""Shows operators the commits of one data directory: a histogram, spans and lines about slow commits."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ The commit thread waits for nothing but the disk's sync of a group. Spare segmen
 thread of their own (``maintenance_thread.py``). Copies made by compaction take turns with groups.
 
 A hop to the thread and back costs more than the sync of a fast disk. So the loop itself commits a small group that
-finds the log idle, at the end of the turn that queued its frames, and answers at once. The loop stands still meanwhile.
-So it commits only while all recent commits were fast, and never where a segment must be begun. The loop is told about
-groups in the order of the log: it commits a group itself only after it was told about every group of the thread.
+finds the log idle, at the end of the turn that queued its frames, and answers at once. This blocks the loop, so
+the loop commits only while all recent commits were fast, and never a group that begins a new segment. The loop gets
+the results of groups in the order of the log: it commits a group only after it has the result of every group of the
+thread.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class Committer:
     - ``_is_scheduled`` (the loop's): the loop looks at the queue at the end of this turn.
     - ``_is_watched`` (set by the loop): the loop calls ``_look_idle`` soon, and wakes the thread when it has committed
       nothing for a while. The thread does not record the log's position meanwhile.
-    - ``_posted`` (the thread's) and ``_told`` (the loop's): how many groups of the thread were posted to the loop, and
-      of how many the loop was told. The thread counts a group while it holds the log.
+    - ``_posted`` (the thread's) and ``_told`` (the loop's): the number of groups of the thread that were posted to the
+      loop, and the number of groups whose result the loop has. The thread counts a group while it holds the log.
     """
 
     def __init__(

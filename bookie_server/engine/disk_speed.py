@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the recent commits say about the disk: how large a group commit may be, and whether the loop may commit.
+"""Conclusions from the recent commits about the disk: how large a group commit may be, and whether the loop may commit.
 
 The frames of a group share one sync. Beyond the size whose write takes a few times as long as the sync, a larger group
 saves next to nothing: it only makes a single add, or a fence, wait longer.
@@ -28,7 +28,7 @@ program's write. It grows by this factor with each group until a sync is faster.
 _SLOW_DECAY = 0.8
 """``took_s`` falls to no less than this share with each faster commit."""
 _UNTRIED_S = 0.1
-"""How slow a commit is taken to be before the first one."""
+"""The assumed seconds of a commit before the first one is measured."""
 
 
 class DiskSpeed:

@@ -301,7 +301,7 @@ class Stream:
 
     @property
     def sends(self) -> dict[str, bool]:
-        """Which of its owners' bounds apply to this stream, as arguments of :meth:`Owner.full`. To a stream that
+        """Return the owners' bounds that apply to this stream, as arguments of :meth:`Owner.full`. To a stream that
         recovers a ledger the bound of normal adds applies only while it has normal adds in flight itself. So normal
         adds on other streams do not hold up a recovery, and a recovering session does not lift the bound from its
         stream's normal adds."""

@@ -14,7 +14,9 @@ from tests.repo.test_tidy import PACKAGES, files_of, relative
 
 BEGINNINGS = re.compile(r"^(Of|So|Who|Whoever|Whose|Whom)\b")
 """Words with which no docstring begins. It begins with the thing that it describes, or with what a function does."""
-CLAUSES = re.compile(r"^(?:(?:Which|What|That|Such|As|And|But|For|By|It|They)\b|How (?!long|many|much|often|far|to)\w)")
+CLAUSES = re.compile(
+    r"^(?:(?:(?:Which|What|That|Such|And|But|By|It|They)\b|As \b(?!in\b))|How (?!long|many|much|often|far|to)\w)"
+)
 """Beginnings of a docstring that is a clause without its main verb, or whose subject is not named: "Which lines of…",
 "What is not…", "As before…". "How long…" and its like are allowed, because they read well above a constant."""
 NO_ACTOR = re.compile(
@@ -25,7 +27,7 @@ NO_ACTOR = re.compile(
 RIDDLES = re.compile(
     r"\b(?:is|are|was|were|be|been|being) told\b"
     r"|\b[Hh]ears? (?:of|on|about)\b|\bhears\b|\bheard of\b"
-    r"|\b[Kk]nows? (?:of|nothing|no)\b|\b[Nn]obody knows\b|\bhas it of\b"
+    r"|\b[Kk]nows? of\b|\b[Nn]obody knows\b|\bhas it of\b"
     r"|\b[Nn]obody (?:who|that)\b|\b[Ss]omebody\b|\b[Ss]omeone\b"
     r"|(?:^|[.;:] )So (?:many|much|long|often|large|old|soon)\b"
     r"|\bcomes? to (?:its|an|their) end\b|\bput back\b|\blooked at\b"
@@ -33,8 +35,6 @@ RIDDLES = re.compile(
 """Words that hide which call passes what to whom, or a number: "is told", "hears of", "knows of", "So many…"."""
 DOCUMENTED = (*PACKAGES, "benchmarks", "pyspark_bookkeeper.py")
 """The packages whose docstrings are checked."""
-PLAIN = ("bk_spark", "bk_cli", "benchmarks", "pyspark_bookkeeper.py")
-"""The packages that also have none of CLAUSES and RIDDLES."""
 GENERATED = ("_pb2.py",)
 
 
@@ -64,7 +64,7 @@ def matches(pattern: re.Pattern[str], packages: tuple[str, ...]) -> list[str]:
 
 
 def test_docstrings_begin_with_their_subject() -> None:
-    bad = [*matches(BEGINNINGS, DOCUMENTED), *matches(CLAUSES, PLAIN)]
+    bad = [*matches(BEGINNINGS, DOCUMENTED), *matches(CLAUSES, DOCUMENTED)]
     assert bad == [], "name what it is: not 'Of each bookie' but 'The state of each bookie'"
 
 
@@ -73,7 +73,7 @@ def test_docstrings_name_the_actor() -> None:
 
 
 def test_docstrings_say_what_happens_in_plain_words() -> None:
-    assert matches(RIDDLES, PLAIN) == [], "say which call passes what to whom: not 'is told' but 'is called with'"
+    assert matches(RIDDLES, DOCUMENTED) == [], "say which call passes what to whom: not 'is told' but 'is called with'"
 
 
 @pytest.mark.parametrize(

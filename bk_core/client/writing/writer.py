@@ -401,7 +401,7 @@ class LedgerWriter:
         self._driver.stop()
 
     async def abandon(self) -> None:
-        """Stop without closing the ledger, which stays OPEN until somebody recovers it. Entries in flight may or may
+        """Stop without closing the ledger, which stays OPEN until a client recovers it. Entries in flight may or may
         not be part of it."""
         self.end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
 

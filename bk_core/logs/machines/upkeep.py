@@ -211,7 +211,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """What a vacuum deleted. ``remaining`` are condemned ledgers that could not be deleted; the next vacuum tries them
+    """The result of a vacuum. ``remaining`` are condemned ledgers that could not be deleted; the next vacuum tries them
     again."""
 
     ledgers: tuple[LedgerId, ...] = ()

@@ -14,7 +14,7 @@ from bk_core.placement import FLAT, Landscape
 
 
 class Outcome(enum.Enum):
-    """How a repair ended."""
+    """The result of a repair."""
 
     REPLICATED = "replicated"  # the bookies that the mark names lack no entry, or the record does not name them
     DELETED = "deleted"  # there is no such ledger

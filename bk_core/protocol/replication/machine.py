@@ -4,7 +4,7 @@
 Sources: decision 0049, which has the failure cases; MUST 4, MUST 7; P4, P6, P8.
 
 RECORD: read the ledger's record, after the mark. CLUSTER: read which bookies are registered; then look for the next
-copy to put back. The mark names bookies. If such a bookie is registered, its copy is read (CHECK), and the entries that
+copy to restore. The mark names bookies. If such a bookie is registered, its copy is read (CHECK), and the entries that
 it lacks are copied to it. If it is away, it has time to come back. If it is lost or leaving, or read-only and lacks
 entries, another bookie takes its place in the fragment: the entries are copied there first (COPY), and only when they
 are durable, the record is changed by compare-and-set (WRITE).
@@ -233,7 +233,7 @@ class LedgerReplication:
         return self.metadata.value
 
     def _next(self) -> list[ReplicationEffect]:
-        """Begin to put back the next missing copy."""
+        """Begin to restore the next missing copy."""
         value = self._value
         for fragment in value.fragments:
             if fragment.first_entry_id in self._blocked:

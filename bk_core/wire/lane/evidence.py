@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie states about a ledger: the evidence of its end, and which ids of a range it does not have."""
+"""A bookie's statements about a ledger: the evidence of its end, and the ids of a range that it does not have."""
 
 from __future__ import annotations
 

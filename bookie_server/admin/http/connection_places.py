@@ -28,7 +28,7 @@ class ConnectionPlace:
 
     @property
     def is_lost(self) -> bool:
-        """Somebody else has it."""
+        """Whether another connection has taken this place."""
         return self not in self._places.taken
 
     def leave(self) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server: one request a connection, everything bounded. It has a thread and a loop of its own.
+"""A small HTTP server with one request a connection and bounds on everything. It has its own thread and its own loop.
 
-So it answers while the bookie's loop stands still, and nobody who asks holds the bookie up. What does not look like a
-plain GET is refused, but for a PUT without a body of those who may write. A connection is closed after its answer: what
-a client sent ahead is never looked at. Clients that wait make room for new ones (``places.py``).
+So it answers while the bookie's loop is busy, and no client of it delays the bookie. It accepts plain GET requests, and
+a PUT without a body from clients that may write. It closes a connection after the answer and ignores what the client
+sent beyond its request. New connections take the places of clients that only wait (``connection_places.py``).
 
-No answer may be read by pages of another origin. On loopback the Host header must be an address: the name of a web site
-may resolve to 127.0.0.1, and its pages would then be of our origin.
+Pages of other origins cannot read an answer. On loopback the Host header must be an address, because the name of a web
+site may resolve to 127.0.0.1, and the pages of that site would then have our origin.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _TURNS = 4
 """Turns of the loop until an accepted connection is among those that are open."""
 
 _LENIENT = re.compile(rb"(?<!\r)\n|\n[ \t]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""What h11 would take and this port refuses: a line that ends without a carriage return, a header that goes on in the
-next line, and control characters."""
+"""Requests that h11 accepts and this port refuses: a line that ends without a carriage return, a header that continues
+in the next line, and control characters."""
 _ONCE = (b"content-length", b"transfer-encoding", b"authorization")
 """Headers that may be there only once. h11 sees to Host."""
 _BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
@@ -278,7 +278,7 @@ class HttpServer:
             return stranger, said_to_client(error)
 
     def _with_token(self, request: HttpRequest, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
-        """As :meth:`_client`, now that its request is there, too. A certificate that is refused is not made good."""
+        """Do as :meth:`_client`, with the request's token. A token does not make up for a refused certificate."""
         if self._tls is None or not request.token or not_let_in not in ("", NEEDS_TOKEN):
             return principal, not_let_in
         try:

@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Proof(Enum):
-    """How a client has authenticated."""
+    """The way in which a client has authenticated."""
 
     NONE = "none"
     CERTIFICATE = "certificate"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of each request of one connection of Apache's wire: it is refused, or goes to the adds or the stories,
-or is answered at once."""
+"""Decides about each request of one connection of Apache's wire: to refuse it, to pass it to the adds or the stories,
+or to answer it at once."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ class LogUpkeep:
     """The upkeep of one log.
 
     - ``work``: seals and makes spares. ``work.due`` says whether there is something to do.
-    - ``untold``: sealed segments that the index was not told about, in their order.
+    - ``untold``: sealed segments that the index does not have yet, in their order.
     - ``lacks_room``: the disk had no room for a spare, or for the ``.idx`` of a segment, at the last try.
-    - ``seals``: how many segments were sealed.
+    - ``seals``: the number of sealed segments.
 
-    ``on_told`` is called after the index was told about a segment.
+    ``on_told`` is called after the index has taken a segment.
     """
 
     def __init__(self, log: SegmentLog, port: IndexPort, on_told: Callable[[], None]) -> None:

@@ -249,7 +249,7 @@ async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("why", ["has expired", "not let in", "was not told to"])
+@pytest.mark.parametrize("why", ["has expired", "not let in", "has no settings for TLS"])
 async def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do(why: str, tmp_path: Path) -> None:
     """Its error is about a quorum: more bookies would not help."""
 
