@@ -26,20 +26,13 @@ from bk_core.errors import (
     WindowFullError,
 )
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import MemoryBookKeeper
+from tests.kit.memory_cluster import blocking_cluster
 
 
 @pytest.fixture
 def bookkeeper() -> Iterator[BookKeeper]:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(4))
-        return made[0].client()
-
-    with BookKeeper(make) as client:
+    with blocking_cluster() as (client, _):
         yield client
-    made[0].store.close()
 
 
 def test_the_example_of_the_design_works(bookkeeper: BookKeeper) -> None:
@@ -91,24 +84,17 @@ def fill(ledger: LedgerWriter, payload: bytes) -> int:
 
 
 def test_a_full_window_refuses_without_queueing_and_opens_again() -> None:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(3))
-        return made[0].client(ClientConfig(window_bytes_max=1 << 20, add_timeout_ms=60_000))
-
-    with BookKeeper(make) as bookkeeper:
+    with blocking_cluster(3, ClientConfig(window_bytes_max=1 << 20, add_timeout_ms=60_000)) as (bookkeeper, cluster):
         ledger = bookkeeper.create_ledger()
-        for bookie in made[0].network.bookies.values():
+        for bookie in cluster.network.bookies.values():
             bookie.hold_commits()
         accepted = fill(ledger, b"x" * 10_000)
         assert 100 <= accepted <= 105
-        for bookie in made[0].network.bookies.values():
+        for bookie in cluster.network.bookies.values():
             bookkeeper._thread.loop.call_soon_threadsafe(bookie.release_commits)
         ledger.flush()
         assert ledger.append(b"again") == accepted
         ledger.close()
-    made[0].store.close()
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, None, memoryview(bytearray(8)).cast("I")])
@@ -191,33 +177,26 @@ def test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception(boo
 
 
 def test_closing_the_client_ends_who_waits_for_an_append() -> None:
-    made: list[MemoryBookKeeper] = []
+    with blocking_cluster(3, ClientConfig(add_timeout_ms=60_000)) as (bookkeeper, cluster):
+        ledger = bookkeeper.create_ledger()
+        for bookie in cluster.network.bookies.values():
+            bookie.hold_commits()
+        raised: list[BaseException] = []
 
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(3))
-        return made[0].client(ClientConfig(add_timeout_ms=60_000))
+        def work() -> None:
+            try:
+                ledger.append(b"never confirmed")
+            except BookKeeperError as error:
+                raised.append(error)
 
-    bookkeeper = BookKeeper(make)
-    ledger = bookkeeper.create_ledger()
-    for bookie in made[0].network.bookies.values():
-        bookie.hold_commits()
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            ledger.append(b"never confirmed")
-        except BookKeeperError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    time.sleep(0.05)
-    bookkeeper.close()
-    thread.join(5)
-    assert not thread.is_alive()
-    assert isinstance(raised[0], ClientClosedError)
-    assert raised[0].outcome is Outcome.UNKNOWN
-    made[0].store.close()
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.05)
+        bookkeeper.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert isinstance(raised[0], ClientClosedError)
+        assert raised[0].outcome is Outcome.UNKNOWN
 
 
 def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:

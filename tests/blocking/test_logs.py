@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -22,20 +21,13 @@ from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, 
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from tests.kit.canaries import PASSWORD
 from tests.kit.extents import new_extent
-from tests.kit.memory_cluster import MemoryBookKeeper
+from tests.kit.memory_cluster import blocking_cluster
 
 
 @pytest.fixture
 def bookkeeper() -> Iterator[BookKeeper]:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(3))
-        return made[0].client()
-
-    with BookKeeper(make) as client:
+    with blocking_cluster(3) as (client, _):
         yield client
-    made[0].store.close()
 
 
 @pytest.fixture

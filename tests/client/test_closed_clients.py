@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from bk_core import blocking
 from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import blocking_cluster, memory_cluster
 from tests.kit.waiting import eventually
 
 
@@ -62,53 +61,18 @@ async def test_a_tail_of_a_log_ends_when_its_client_is_closed(led: bool) -> None
                 await tail
 
 
-@pytest.mark.parametrize("what", ["ledger", "log"])
-def test_a_thread_that_tails_is_told_when_the_client_closes(what: str) -> None:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(4))
-        return made[0].client()
-
-    bookkeeper = blocking.BookKeeper(make)
-    ledger, leader = bookkeeper.create_ledger(), bookkeeper.log("events").lead()
-    ledger.append(b"0")
-    leader.append(b"0")
-    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-    first, raised = threading.Event(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            for _ in reader.tail(0) if what == "ledger" else bookkeeper.log("events").tail(0):
-                first.set()
-        except ClientClosedError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert first.wait(5)
-    bookkeeper.close()
-    thread.join(5)
-    assert len(raised) == 1
-    made[0].store.close()
-
-
-def test_a_thread_that_tails_is_told_when_its_reader_closes() -> None:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(4))
-        return made[0].client()
-
-    with blocking.BookKeeper(make) as bookkeeper:
-        ledger = bookkeeper.create_ledger()
+@pytest.mark.parametrize("what", ["ledger", "log", "reader alone"])
+def test_a_thread_that_tails_is_told_when_the_client_or_its_reader_closes(what: str) -> None:
+    with blocking_cluster() as (bookkeeper, _):
+        ledger, leader = bookkeeper.create_ledger(), bookkeeper.log("events").lead()
         ledger.append(b"0")
+        leader.append(b"0")
         reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
         first, raised = threading.Event(), list[BaseException]()
 
         def work() -> None:
             try:
-                for _ in reader.tail(0):
+                for _ in bookkeeper.log("events").tail(0) if what == "log" else reader.tail(0):
                     first.set()
             except ClientClosedError as error:
                 raised.append(error)
@@ -116,10 +80,9 @@ def test_a_thread_that_tails_is_told_when_its_reader_closes() -> None:
         thread = threading.Thread(target=work)
         thread.start()
         assert first.wait(5)
-        reader.close()
+        (reader if what == "reader alone" else bookkeeper).close()
         thread.join(5)
         assert len(raised) == 1
-    made[0].store.close()
 
 
 async def test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind() -> None:

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+from bk_core import blocking
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.model import BookieServiceInfo
 from tests.kit.memory_bookie import MemoryNetwork
@@ -69,6 +70,22 @@ async def memory_cluster(
         yield cluster
     finally:
         await cluster.close()
+
+
+@contextmanager
+def blocking_cluster(
+    bookies: int = 4, config: ClientConfig = FAST
+) -> Iterator[tuple[blocking.BookKeeper, MemoryBookKeeper]]:
+    """A blocking client, which has a thread for its loop, and the bookies on that loop."""
+    made: list[MemoryBookKeeper] = []
+
+    async def make() -> BookKeeper:
+        made.append(MemoryBookKeeper(bookies))
+        return made[0].client(config)
+
+    with blocking.BookKeeper(make) as client:
+        yield client, made[0]
+    made[0].store.close()
 
 
 def run(work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
-from typing import Any
 
 import duckdb
 import pandas
@@ -35,7 +34,7 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
 from tests.kit.extents import new_extent
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster, memory_cluster
 
 EVERY_TYPE = pa.table(
     {
@@ -314,15 +313,8 @@ async def test_an_asyncio_program_pulls_a_reader_on_another_thread_only() -> Non
 
 @pytest.fixture
 def world() -> Iterator[tuple[MemoryBookKeeper, BlockingBookKeeper]]:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(3))
-        return made[0].client()
-
-    with BlockingBookKeeper(make) as client:
-        yield made[0], client
-    made[0].store.close()
+    with blocking_cluster(3) as (client, cluster):
+        yield cluster, client
 
 
 def test_whoever_knows_arrows_stream_interface_reads_and_writes_a_log(

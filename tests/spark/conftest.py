@@ -11,7 +11,7 @@ import pytest
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from tests.kit.clusters import temporary_cluster
-from tests.kit.memory_cluster import MemoryBookKeeper
+from tests.kit.memory_cluster import blocking_cluster
 from tests.spark.sessions import ClassicSpark
 
 
@@ -45,12 +45,5 @@ def client(uri: str) -> Iterator[BookKeeper]:
 @pytest.fixture
 def bookkeeper() -> Iterator[BookKeeper]:
     """A blocking client of four bookies in this process."""
-    clusters: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        clusters.append(MemoryBookKeeper(4))
-        return clusters[0].client()
-
-    with blocking.BookKeeper(make) as client:
+    with blocking_cluster() as (client, _):
         yield client
-    clusters[0].store.close()

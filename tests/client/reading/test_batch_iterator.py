@@ -19,7 +19,7 @@ from bk_core.client import BookKeeper, LedgerWriter
 from bk_core.client.reading.batch_iterator import BatchIterator
 from bk_core.errors import ClientClosedError, EntryUnreadableError, InvalidArgumentError
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import blocking_cluster, memory_cluster
 
 WAIT_S = 10.0
 Values = list[bytes]
@@ -214,15 +214,8 @@ def test_an_iterator_that_is_dropped_ends_its_work_in_silence(
 
 @pytest.fixture
 def client() -> Iterator[BlockingBookKeeper]:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(3))
-        return made[0].client()
-
-    with BlockingBookKeeper(make) as client:
+    with blocking_cluster(3) as (client, _):
         yield client
-    made[0].store.close()
 
 
 @pytest.fixture

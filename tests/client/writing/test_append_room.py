@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
-from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
-from tests.kit.memory_cluster import MemoryBookKeeper, hold, memory_cluster, release
+from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster, hold, memory_cluster, release
 from tests.kit.waiting import eventually
 
 SMALL = ClientConfig(
@@ -142,43 +140,30 @@ async def test_producers_that_wait_for_room_are_told_when_the_writer_ends(how: s
 
 
 def test_threads_that_wait_for_room_are_told_when_the_client_closes() -> None:
-    made: list[MemoryBookKeeper] = []
+    with blocking_cluster(4, SMALL) as (bookkeeper, cluster):
+        ledger = bookkeeper.create_ledger()
+        hold(cluster)
+        raised: list[BaseException] = []
 
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(4))
-        return made[0].client(SMALL)
+        def work() -> None:
+            try:
+                ledger.append(bytes(2_000))
+            except ClientClosedError as error:
+                raised.append(error)
 
-    bookkeeper = BookKeeper(make)
-    ledger = bookkeeper.create_ledger()
-    hold(made[0])
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            ledger.append(bytes(2_000))
-        except ClientClosedError as error:
-            raised.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    while len(ledger._inner._room._line) < 7:  # one or two are in the window
-        threading.Event().wait(0.005)
-    bookkeeper.close()
-    for thread in threads:
-        thread.join(5)
-    assert len(raised) == 8
-    made[0].store.close()
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        while len(ledger._inner._room._line) < 7:  # one or two are in the window
+            threading.Event().wait(0.005)
+        bookkeeper.close()
+        for thread in threads:
+            thread.join(5)
+        assert len(raised) == 8
 
 
 def test_the_blocking_client_tells_a_batch_its_own_last_id() -> None:
-    made: list[MemoryBookKeeper] = []
-
-    async def make() -> Any:
-        made.append(MemoryBookKeeper(4))
-        return made[0].client(SMALL)
-
-    with BookKeeper(make) as bookkeeper:
+    with blocking_cluster(4, SMALL) as (bookkeeper, _):
         ledger = bookkeeper.create_ledger()
         ends: dict[str, int] = {}
 
@@ -195,4 +180,3 @@ def test_the_blocking_client_tells_a_batch_its_own_last_id() -> None:
         found = [value for batch in reader.read(0, 119) for value in batch.to_list()]
         for mark, end in ends.items():
             assert found[end - 29 : end + 1] == batch_of(mark, 30).to_list()
-    made[0].store.close()
