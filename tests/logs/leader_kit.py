@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from bk_core.client import BookKeeper
 from bk_core.logs.named_log import NamedLog
 from tests.kit.canaries import PASSWORD
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 
 
 @dataclass
@@ -22,6 +25,16 @@ class StoreClock:
 
 def log_of(bookkeeper: BookKeeper) -> NamedLog:
     return NamedLog(bookkeeper, "events", password=PASSWORD)
+
+
+@asynccontextmanager
+async def one_log(
+    bookies: int = 4, clock_ms: Callable[[], int] | None = None
+) -> AsyncIterator[tuple[MemoryBookKeeper, BookKeeper, NamedLog]]:
+    """Bookies in memory, a client of them, and its log."""
+    async with memory_cluster(bookies, clock_ms) as cluster:
+        bookkeeper = cluster.client()
+        yield cluster, bookkeeper, log_of(bookkeeper)
 
 
 async def read_all(log: NamedLog) -> list[bytes]:

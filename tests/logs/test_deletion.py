@@ -32,7 +32,7 @@ from bk_core.logs.named_log import DELETE_DELAY_MS, NamedLog
 from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.logs.upkeep_worker import UpkeepWorker
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, one_log
 from tests.logs.test_upkeep import content, ledger, publish
 from tests.logs.test_upkeep_worker import tree_of
 
@@ -40,9 +40,7 @@ OLD_MS = DELETE_DELAY_MS + 1
 
 
 async def test_a_deleted_log_is_gone_and_says_so_and_its_name_is_free() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await publish(bookkeeper, log, b"a", b"b")
         await NamedLog(bookkeeper, "event", password=PASSWORD).create()
         before = (await log.head()).value.uuid
@@ -66,9 +64,7 @@ async def test_a_deleted_log_is_gone_and_says_so_and_its_name_is_free() -> None:
 @pytest.mark.rule("N6")
 async def test_who_reads_goes_on_and_the_ledgers_go_after_the_delay() -> None:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (_cluster, bookkeeper, log):
         made = [await publish(bookkeeper, log, b"%d" % n) for n in range(3)]
         unpublished = await ledger(bookkeeper, log, b"of a job that failed")
         foreign = await bookkeeper.create_ledger(password=PASSWORD)
@@ -93,9 +89,7 @@ async def test_who_reads_goes_on_and_the_ledgers_go_after_the_delay() -> None:
 @pytest.mark.rule("N6")
 async def test_a_vacuum_of_the_new_log_deletes_the_old_ones_ledgers_and_not_its_own() -> None:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (_cluster, bookkeeper, log):
         old = await publish(bookkeeper, log, b"old")
         await log.delete()
         await publish(bookkeeper, log, b"new")
@@ -106,9 +100,7 @@ async def test_a_vacuum_of_the_new_log_deletes_the_old_ones_ledgers_and_not_its_
 
 @pytest.mark.rule("N7")
 async def test_a_tail_of_a_deleted_log_ends_and_one_of_a_log_made_again_says_that() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
         await publish(bookkeeper, log, b"a")
         for remake, error in ((False, NoSuchLogError), (True, (LogRecreatedError, NoSuchLogError))):
             async with aclosing(log.tail(0)) as tail:
@@ -140,9 +132,7 @@ async def test_a_log_with_a_leader_stays_unless_it_is_taken_over_and_then_nothin
 
 
 async def test_a_log_whose_open_ledger_is_lost_can_be_deleted() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         leader = await log.lead()
         await leader.append(b"first")
         (extent,) = await log.extents()
@@ -154,9 +144,7 @@ async def test_a_log_whose_open_ledger_is_lost_can_be_deleted() -> None:
 @pytest.mark.rule("N4")
 async def test_a_publish_that_comes_later_is_refused_and_its_ledgers_go_with_the_others() -> None:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (_cluster, bookkeeper, log):
         late = await ledger(bookkeeper, log, b"late")
         await log.delete()
         with pytest.raises(NoSuchLogError):
@@ -171,9 +159,7 @@ async def test_a_publish_that_comes_later_is_refused_and_its_ledgers_go_with_the
 @pytest.mark.rule("N6")
 async def test_at_once_is_refused_while_a_job_writes_and_finds_later_what_it_could_not_see() -> None:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (_cluster, bookkeeper, log):
         first = await publish(bookkeeper, log, b"a")
         keys = bookkeeper.store.read_ledger(first.ledger_id).value.custom_metadata
         job = await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=keys)
@@ -290,9 +276,7 @@ async def test_a_client_that_dies_at_any_write_leaves_nothing_that_the_next_does
 @pytest.mark.rule("N6")
 async def test_upkeep_deletes_the_ledgers_of_a_deleted_log_after_the_delay_and_then_what_is_on_record() -> None:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (cluster, bookkeeper, log):
         made = [await publish(bookkeeper, log, b"%d" % n) for n in range(3)]
         await log.delete()
         config = UpkeepConfig(ledgers_per_hour=2)

@@ -23,14 +23,12 @@ from bk_core.model import LedgerState
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.memory_cluster import memory_cluster
 from tests.kit.waiting import eventually
-from tests.logs.leader_kit import log_of, read_all
+from tests.logs.leader_kit import log_of, one_log, read_all
 
 
 @pytest.mark.rule("MUST15")
 async def test_a_leader_writes_a_log_that_did_not_exist_and_seals_it() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         async with await log.lead() as leader:
             assert leader.created
             assert [await leader.append(b"%d" % n) for n in range(5)] == [0, 1, 2, 3, 4]
@@ -81,9 +79,7 @@ async def test_a_takeover_fences_the_leader_and_keeps_every_confirmed_entry_at_i
 
 
 async def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         leader = await log.lead(roll_bytes=2_000)
         wanted: dict[int, bytes] = {}
         ledgers = set[int]()

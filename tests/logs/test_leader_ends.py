@@ -21,7 +21,7 @@ from bk_core.errors import (
 )
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.waiting import eventually
-from tests.logs.leader_kit import log_of, read_all
+from tests.logs.leader_kit import log_of, one_log, read_all
 
 
 async def test_a_ledger_is_rolled_by_age_only_if_something_was_appended() -> None:
@@ -98,9 +98,7 @@ async def test_what_cannot_lead_does_not_fence_who_does() -> None:
 @pytest.mark.rule("N4")
 @pytest.mark.parametrize("applied", [True, False])
 async def test_lost_answers_of_the_metadata_store_are_settled(applied: bool) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         lose_every_second_head(bookkeeper, applied)
         leader = await log.lead()
         for n in range(3):
@@ -183,9 +181,7 @@ async def test_duelling_leaders_keep_every_confirmed_entry_at_its_offset() -> No
 
 
 async def test_a_takeover_that_fails_leaves_no_ledger_and_no_task() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
         await log.create()
         rival_of(bookkeeper, cluster)
         tasks = asyncio.all_tasks()
@@ -211,9 +207,7 @@ def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
 
 @pytest.mark.rule("N6")
 async def test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
         leader = await log.lead()
         assert await leader.append(b"0") == 0
         create, deleted = bookkeeper.create_ledger, []

@@ -16,7 +16,7 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore
 from bk_core.model import Versioned
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import log_of
+from tests.logs.leader_kit import log_of, one_log
 from tests.logs.model.test_compaction import publish, values
 
 
@@ -46,9 +46,7 @@ async def test_a_log_keeps_for_ever_until_it_is_told_otherwise() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_setting_whose_answer_was_lost_is_looked_for(applied: bool) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         bookkeeper.store.tree.lose_next_answer(applied=applied)
         await log.set_retention(retention_ms=7)
@@ -75,9 +73,7 @@ async def test_forgotten_transactions_begin_anew_and_others_stay() -> None:
 @pytest.mark.rule("N5")
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_forgetting_whose_answer_was_lost_is_looked_for(applied: bool) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         await take(log, "nightly", 3)
         bookkeeper.store.tree.lose_next_answer(applied=applied)
@@ -108,9 +104,7 @@ async def test_a_version_that_is_published_meanwhile_is_not_forgotten_unseen(mon
 
 
 async def test_forgetting_gives_up_when_the_store_stays_away() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         await take(log, "nightly", 3)
         lose = bookkeeper.store.tree.lose_next_answer
@@ -130,9 +124,7 @@ async def test_forgetting_gives_up_when_the_store_stays_away() -> None:
 async def test_what_a_vacuum_would_take_is_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "TAIL_EXTENTS_MAX", 3)
 
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         foreign = await bookkeeper.create_ledger()
         await foreign.close()
         for n in range(10):  # enough for pages, and for pages that are replaced

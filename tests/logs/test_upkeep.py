@@ -28,7 +28,7 @@ from bk_core.logs.store import LogStore, nonce
 from bookie_server.machine.events import LookForDeletion
 from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
+from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, one_log
 
 
 async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
@@ -63,9 +63,7 @@ def is_there(bookkeeper: BookKeeper, ledger_id: int) -> bool:
 
 @pytest.mark.rule("N7")
 async def test_an_overwrite_takes_the_place_of_everything_and_the_numbering_goes_on() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await publish(bookkeeper, log, b"a", b"b")
         new = await ledger(bookkeeper, log, b"c")
         done = await log.overwrite([new], PublishId.job("again"))
@@ -78,9 +76,7 @@ async def test_an_overwrite_takes_the_place_of_everything_and_the_numbering_goes
 
 @pytest.mark.rule("N2")
 async def test_an_overwrite_gives_way_to_a_leader_unless_it_takes_over() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         leader = await log.lead()
         await leader.append(b"led")
         new = await ledger(bookkeeper, log, b"c")
@@ -97,9 +93,7 @@ async def test_an_overwrite_gives_way_to_a_leader_unless_it_takes_over() -> None
 
 @pytest.mark.rule("N7")
 async def test_a_trim_unlinks_what_lies_below_and_moves_nothing() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(4):
             await publish(bookkeeper, log, b"%d" % n, b"%d'" % n)
         assert await log.trim(5) == 5
@@ -128,9 +122,7 @@ def test_retention_keeps_what_is_young_and_enough_bytes() -> None:
 
 @pytest.mark.rule("N7")
 async def test_a_compaction_keeps_offsets_and_fails_when_its_run_was_unlinked() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(4):
             await publish(bookkeeper, log, b"%d" % n)
         old = await log.extents()
@@ -148,9 +140,7 @@ async def test_a_compaction_keeps_offsets_and_fails_when_its_run_was_unlinked() 
 
 @pytest.mark.rule("N6")
 async def test_vacuum_deletes_what_nobody_lists_and_nothing_else() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
         trimmed = await publish(bookkeeper, log, b"a")
         kept = await publish(bookkeeper, log, b"b")
         orphan = await ledger(bookkeeper, log, b"c")
@@ -179,9 +169,7 @@ async def test_vacuum_deletes_what_nobody_lists_and_nothing_else() -> None:
 
 @pytest.mark.rule("N6")
 async def test_a_condemned_ledger_is_deleted_by_the_next_vacuum_and_never_published() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         made = await ledger(bookkeeper, log, b"a")
         store = LogStore(bookkeeper.store, log.name)
         store.write(store.read(), lambda head, pages: commit.condemn(head, [made.ledger_id], nonce=nonce))
@@ -195,9 +183,7 @@ async def test_a_condemned_ledger_is_deleted_by_the_next_vacuum_and_never_publis
 
 @pytest.mark.rule("N5")
 async def test_a_version_is_published_once_and_never_goes_back() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
 
         async def version(number: int, *entries: bytes) -> int:
             made = await ledger(bookkeeper, log, *entries)
@@ -244,9 +230,7 @@ async def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
 @pytest.mark.rule("N4", "N5")
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_transaction_whose_answer_was_lost_is_there_once(applied: bool) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         made = await ledger(bookkeeper, log, b"a")
         await log.head()
         bookkeeper.store.tree.lose_next_answer(applied=applied)

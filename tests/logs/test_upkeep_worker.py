@@ -19,10 +19,10 @@ from bk_core.logs.model.upkeep_plan import DAY_MS, Step, StepKind, UpkeepConfig,
 from bk_core.logs.model.upkeep_record import UpkeepRecord, decode_upkeep_record
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper
 from tests.kit.memory_store import MemoryStore, MemoryTree
 from tests.kit.waiting import eventually
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
+from tests.logs.leader_kit import PASSWORD, StoreClock, one_log
 from tests.logs.model.test_compaction import content_of, publish, values
 from tests.logs.test_upkeep import ledger
 
@@ -57,9 +57,7 @@ def tree_of(client: BookKeeper) -> MemoryTree:
 @asynccontextmanager
 async def a_world() -> AsyncIterator[World]:
     clock = StoreClock()
-    async with memory_cluster(3, clock_ms=clock) as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log(3, clock_ms=clock) as (cluster, bookkeeper, log):
         for n in range(LEDGERS):
             await publish(bookkeeper, log, values(10 + 2 * n, 2))
         orphan = await ledger(bookkeeper, log, b"of a job that failed")

@@ -27,8 +27,8 @@ from bk_core.logs.model.compaction import (
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
-from tests.kit.memory_cluster import memory_cluster, run
-from tests.logs.leader_kit import PASSWORD, log_of
+from tests.kit.memory_cluster import run
+from tests.logs.leader_kit import PASSWORD, log_of, one_log
 
 MIB = 1 << 20
 
@@ -74,9 +74,7 @@ def values(first: int, count: int) -> list[bytes]:
 @pytest.mark.rule("N7")
 @pytest.mark.parametrize("digest_type", list(DigestType))
 async def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets(digest_type: DigestType) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create(digest_type=digest_type)
         for n in range(40):
             await publish(bookkeeper, log, values(10 * n, 10))
@@ -97,9 +95,7 @@ async def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets
 
 @pytest.mark.rule("N6")
 async def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_are() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         old = {(await publish(bookkeeper, log, values(5 * n, 5))).ledger_id for n in range(4)}
         (merged,) = (await log.compactor().run()).ledgers
         await asyncio.sleep(0.005)
@@ -111,9 +107,7 @@ async def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_a
 
 
 async def test_a_merged_ledger_is_as_safe_as_the_safest_that_it_replaces() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         await publish(bookkeeper, log, values(0, 5), ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
         await publish(bookkeeper, log, values(5, 5), ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
         await log.compactor().run()
@@ -130,9 +124,7 @@ async def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_
     monkeypatch.setattr(compactor, "AHEAD_BYTES", 20_000)
     monkeypatch.setattr(compactor, "JOIN_BYTES", 3_000)
 
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         entries: list[bytes] = []
         for n in range(12):
             part = [random.Random(n).randbytes(900)] * (30 if n % 5 == 2 else 3)
@@ -147,9 +139,7 @@ async def test_large_ledgers_between_small_ones_and_parts_of_ledgers_are_copied_
 
 @pytest.mark.rule("N1")
 async def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(3):
             await publish(bookkeeper, log, values(10 * n, 10), first_entry_id=6)
         assert await content_of(log) == [*values(6, 4), *values(16, 4), *values(26, 4)]
@@ -162,9 +152,7 @@ async def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -
 
 @pytest.mark.rule("N2")
 async def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left_alone() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, _bookkeeper, log):
         leader = await log.lead()
         for n in range(6):
             await leader.append(b"%d" % n)
@@ -201,9 +189,7 @@ async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, bet
 async def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
         for n in range(6):
             await publish(bookkeeper, log, values(5 * n, 5))
 
@@ -229,9 +215,7 @@ async def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it
 
 def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
     async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper = cluster.client()
-            log = log_of(bookkeeper)
+        async with one_log() as (cluster, bookkeeper, log):
             for n in range(20):
                 await publish(bookkeeper, log, values(10 * n, 10))
             is_killed = False
@@ -252,9 +236,7 @@ def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
 
 @pytest.mark.rule("N4")
 async def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_begins_anew() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(6):
             await publish(bookkeeper, log, values(5 * n, 5))
         before = await bookkeeper.list_ledgers()
@@ -270,9 +252,7 @@ async def test_a_cancelled_compaction_leaves_no_ledger_behind_and_the_next_one_b
 
 
 async def test_entries_that_are_lost_end_the_compaction_and_the_log_stays() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
         before = await log.extents()
         bookkeeper.store.delete_ledger(made[1].ledger_id)
@@ -284,9 +264,7 @@ async def test_entries_that_are_lost_end_the_compaction_and_the_log_stays() -> N
 
 
 async def test_a_ledger_that_is_not_what_the_log_lists_is_not_copied() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         made = [await publish(bookkeeper, log, values(5 * n, 5)) for n in range(3)]
         found = bookkeeper.store.read_ledger(made[1].ledger_id)
         shorter = replace(found.value, last_entry_id=3)
@@ -296,9 +274,7 @@ async def test_a_ledger_that_is_not_what_the_log_lists_is_not_copied() -> None:
 
 
 async def test_a_wrong_password_is_told_before_anything_is_made() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(2):
             await publish(bookkeeper, log, values(5 * n, 5))
         before = await bookkeeper.list_ledgers()
@@ -309,9 +285,7 @@ async def test_a_wrong_password_is_told_before_anything_is_made() -> None:
 
 
 async def test_a_plan_says_what_would_be_done_and_does_nothing() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = log_of(bookkeeper)
+    async with one_log() as (_cluster, bookkeeper, log):
         for n in range(4):
             await publish(bookkeeper, log, values(5 * n, 5))
         before = await log.extents(), await bookkeeper.list_ledgers()
