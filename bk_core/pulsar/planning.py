@@ -63,7 +63,7 @@ class PartitionPlanner:
     ) -> None:
         self.topic, self.password = topic, password
         self._bookkeeper, self._nodes, self._broker = bookkeeper, nodes, broker
-        self._broker_may_fail = broker_may_fail
+        self._broker_may_fail, self._broker_is_away = broker_may_fail, False
         self._closed: dict[int, LedgerMetadata] = {}
         self._order: list[int] = []
         self.is_terminated = False
@@ -130,12 +130,16 @@ class PartitionPlanner:
         if self._broker is None:
             return None
         try:
-            return await asyncio.to_thread(self._broker.last_confirmed, self.topic)
+            said = await asyncio.to_thread(self._broker.last_confirmed, self.topic)
         except (MetadataUnavailableError, NoSuchTopicError) as error:
             if not self._broker_may_fail:
                 raise
-            logger.warning("%s: the topic is followed to its LAC meanwhile", error)
+            if not self._broker_is_away:
+                logger.warning("%s: the topic is followed to its LAC meanwhile", error)
+            self._broker_is_away = True
             return None
+        self._broker_is_away = False
+        return said
 
     async def _opened(self, ledger_id: int) -> LedgerReader:
         """The reader of the open ledger, kept between plans."""

@@ -13,6 +13,7 @@ import argparse
 import base64
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from bk_cli.access import Access
 from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import BookKeeper
 from bk_core.blocking.topics import Topic
-from bk_core.errors import MessageEncryptedError
+from bk_core.errors import BookKeeperError, MessageEncryptedError
 from bk_core.pulsar.messages.rows import TYPES
 from bk_core.pulsar.model.message_id import MessageId
 from bk_core.pulsar.topic import PulsarAccess
@@ -98,8 +99,17 @@ def compare(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]], le
 class World:
     """A broker, its two clients, and ours."""
 
-    def __init__(self, broker: Broker, bookkeeper: BookKeeper, python: Program, java: Program, keys: Path) -> None:
-        self.broker, self.bookkeeper, self.python, self.java, self.keys = broker, bookkeeper, python, java, keys
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        broker: Broker,
+        bookkeeper: BookKeeper,
+        python: Program,
+        java: Program,
+        keys: Path,
+    ) -> None:
+        self.cluster, self.broker, self.bookkeeper = cluster, broker, bookkeeper
+        self.python, self.java, self.keys = python, java, keys
         self.golden: list[dict[str, Any]] = []
 
     def topic(self, name: str, **access: Any) -> Topic:
@@ -253,6 +263,74 @@ def _idle(world: World, name: str) -> str:
     )
 
 
+class Tail:
+    """A tail of a topic on a thread of its own."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._tail = topic.tail(columns=["__messageId", "__partition"])
+        self.seen: dict[int, list[bytes]] = {}
+        self.count, self.error = 0, ""
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for batch in self._tail:
+                for row in batch.to_pylist():
+                    self.seen.setdefault(row["__partition"], []).append(row["__messageId"])
+                self.count += batch.num_rows
+        except BookKeeperError as error:
+            self.error = "" if self._is_closed else str(error)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._tail.close()
+        self._thread.join(WITHIN_S)
+
+
+def followed(steps: Steps, world: World) -> None:
+    """A tail sees each message once, in order, whatever is done to the topic and to what it runs on."""
+    name, admin = TOPICS + "followed", world.broker.admin
+    path = "persistent/public/default/followed/partitions"
+    with steps.step(
+        "a tail while ledgers roll, bookies and the broker die, and partitions are added", go_on=True
+    ) as step:
+        admin("PUT", path, b"2")
+        with world.topic(name) as topic:
+            tail = Tail(topic)
+            for number, disturb in enumerate((None, _kill_bookie, _kill_broker, None, _kill_bookie)):
+                producing = world.python.submit("produce", topic=name, kind="followed", count=2000, seed=number)
+                if disturb is not None:
+                    time.sleep(0.3)
+                    disturb(world, number)
+                world.python.result(producing, WITHIN_S, "produce")
+                if number == 2:
+                    admin("POST", path, b"4")
+            table = topic.to_arrow(columns=["__messageId", "__partition"])
+            _wait(lambda: tail.count >= table.num_rows or tail.error)
+            tail.close()
+        assert not tail.error, tail.error
+        written = dict[int, list[bytes]]()
+        for row in table.to_pylist():
+            written.setdefault(row["__partition"], []).append(row["__messageId"])
+        assert tail.seen == written
+        step.found = f"{table.num_rows} messages of {len(written)} partitions, each once, in order"
+
+
+def _kill_bookie(world: World, number: int) -> None:
+    victim = world.cluster.bookies[number % len(world.cluster.bookies)]
+    victim.kill()
+    time.sleep(2)
+    victim.start()
+    world.cluster.wait_ready([victim])
+
+
+def _kill_broker(world: World, number: int) -> None:
+    world.broker.kill()
+    world.broker.start()
+
+
 def _wait(is_done: Any) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not is_done():
@@ -266,7 +344,7 @@ def started(steps: Steps, path: Path, *, apache: bool) -> Iterator[World]:
         tools = toolchain(PULSAR)
         python, version = install_client(path / "venv", CLIENT)
         step.found = f"{PULSAR}; {CLIENT} {version}"
-    with LocalCluster(path / "cluster", bookies=3, port=0, zookeeper_port=0, apache=apache) as cluster:
+    with LocalCluster(path / "cluster", bookies=4, port=0, zookeeper_port=0, apache=apache) as cluster:
         broker, programs = Broker(cluster, broker_settings()), list[Program]()
         try:
             with steps.step("the broker starts") as step:
@@ -279,7 +357,7 @@ def started(steps: Steps, path: Path, *, apache: bool) -> Iterator[World]:
                 step.found = f"on {'Apache' if apache else 'our'} bookies"
             _make_keys(path)
             with Access(cluster.uri).client() as bookkeeper:
-                yield World(broker, bookkeeper, programs[0], programs[1], path)
+                yield World(cluster, broker, bookkeeper, programs[0], programs[1], path)
         finally:
             for program in programs:
                 program.kill()
@@ -301,6 +379,7 @@ def trial(steps: Steps, path: Path, *, apache: bool, golden: Path | None) -> Non
         python_kinds(steps, world)
         java_kinds(steps, world)
         states(steps, world)
+        followed(steps, world)
         if golden is not None:
             golden.write_text("".join(json.dumps(each) + "\n" for each in world.golden), encoding="utf-8")
 
