@@ -57,10 +57,6 @@ class Chunks:
         """Whether chunks of a message wait for more."""
         return uuid in self._begun
 
-    def forget(self, uuid: bytes) -> None:
-        """Drop the chunks of a message."""
-        self._begun.pop(uuid, None)
-
     def add(self, chunk: Chunk) -> tuple[bytes, EntryPosition] | None:
         """Add the next chunk; if it was the last one returns the message, joined, and where its first chunk is.
 

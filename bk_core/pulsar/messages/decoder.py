@@ -8,7 +8,7 @@ unpacked, and for each message of a batch (:mod:`bk_core.pulsar.messages.batches
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -150,10 +150,11 @@ class MessageDecoder:
         self.topic, self.options = topic, options or DecodeOptions()
         self.reports: list[TopicError] = []
         self._chunks = Chunks(self.options.message_bytes_max)
+        self._looked_for = set[bytes]()
 
     @property
     def pending_chunks(self) -> list[EntryPosition]:
-        """The first chunks of the messages that have begun and not ended: who read these reads on for the rest."""
+        """The first chunks of the messages that have begun and not ended."""
         return self._chunks.pending
 
     def messages(self, found: Heads, keep: Mask | None = None) -> Iterator[Messages]:
@@ -170,19 +171,31 @@ class MessageDecoder:
         for part in _parts(found, np.flatnonzero(wanted)):
             yield self._part(found, part)
 
-    def continued(self, found: Heads) -> Mask:
-        """The rows that go on with messages that have begun. A message that is begun anew here is forgotten: it belongs
-        to the range of these entries."""
-        wanted = np.zeros(len(found), dtype=np.bool_)
+    def missing(self, found: Heads) -> set[bytes]:
+        """The chunked messages that go on in these entries, and whose first chunk is neither in them nor was seen
+        before, by uuid. A reader that begins at these entries looks back for the rest, once for each message."""
+        begun, missing = set[bytes](), set[bytes]()
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
             uuid = _bytes(found, heads.UUID, row)
-            if self._chunks.has_begun(uuid):
+            if numbers[row] == 0:
+                begun.add(uuid)
+            elif uuid not in begun and uuid not in self._looked_for and not self._chunks.has_begun(uuid):
+                missing.add(uuid)
+        self._looked_for |= missing
+        return missing
+
+    def chunks_of(self, found: Heads, uuids: Container[bytes]) -> tuple[Mask, set[bytes]]:
+        """The rows that are chunks of these messages, and the messages whose first chunk is among them."""
+        wanted, first = np.zeros(len(found), dtype=np.bool_), set[bytes]()
+        numbers = found.metadata.number(heads.CHUNK)
+        for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
+            uuid = _bytes(found, heads.UUID, row)
+            if uuid in uuids:
+                wanted[row] = True
                 if numbers[row] == 0:
-                    self._chunks.forget(uuid)
-                else:
-                    wanted[row] = True
-        return wanted
+                    first.add(uuid)
+        return wanted, first
 
     def _check_markers(self, found: Heads, wanted: Mask) -> None:
         kinds = found.metadata.number(heads.MARKER)

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes rows of the entries of one topic or partition: the one thing that a task needs beside the entries themselves.
 
-A reader of a range feeds its entries in order. If messages are left that have begun and not ended
-(:attr:`RowMaker.pending_chunks`), it reads on behind its range and feeds those entries to :meth:`RowMaker.rest`.
+A chunked message has the id of its last chunk, and belongs to the range that has it. A reader that does not begin where
+its topic begins may lack chunks: before it makes rows of some entries it asks :meth:`RowMaker.missing`, reads backwards
+from the begin of its range (:class:`LookBack`), and goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,9 @@ from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
+
+LOOK_BACK_BYTES = 512 << 20
+"""How far chunks are looked for before a range: four times the largest message, because chunks of several mix."""
 
 
 class RowMaker:
@@ -46,9 +51,10 @@ class RowMaker:
         Raises what :meth:`MessageDecoder.messages` raises."""
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
-    def rest(self, found: Heads, bounds: Bounds) -> list[pa.RecordBatch]:
-        """The rows of messages that began before these entries and end in them. All else belongs to another range."""
-        return self.rows(found, bounds, self._decoder.continued(found))
+    def missing(self, found: Heads) -> LookBack | None:
+        """What to look for before rows are made of these entries; None: nothing."""
+        missing = self._decoder.missing(found)
+        return LookBack(self._decoder, missing) if missing else None
 
     def take_reports(self) -> list[TopicError]:
         """What was left out since the last call."""
@@ -61,6 +67,33 @@ class RowMaker:
             chosen = within(part, bounds)
             if len(chosen):
                 yield record_batch(chosen, self._schema, str(self.topic), self.topic.partition)
+
+
+class LookBack:
+    """Looks for the chunks of messages that began before a range. Feed it the entries before the range, the
+    last ones first, until it has enough; then :meth:`finish`."""
+
+    def __init__(self, decoder: MessageDecoder, missing: AbstractSet[bytes]) -> None:
+        self._decoder, self._missing = decoder, missing
+        self._open = set(missing)
+        self._found: list[tuple[Heads, Mask]] = []
+        self._bytes = 0
+
+    def add(self, found: Heads) -> bool:
+        """Take the entries before those of the last call; returns whether more are needed. Gives up what is further
+        back than LOOK_BACK_BYTES: its message is left out, as if its begin were trimmed."""
+        wanted, first = self._decoder.chunks_of(found, self._missing)
+        if wanted.any():
+            self._found.append((found, wanted))
+        self._open -= first
+        self._bytes += found.data.size
+        return bool(self._open) and self._bytes < LOOK_BACK_BYTES
+
+    def finish(self) -> None:
+        """Give the chunks to the maker of the rows, in their order."""
+        for found, wanted in reversed(self._found):
+            for _ in self._decoder.messages(found, wanted):
+                pass
 
 
 def committed(found: Heads, aborted: Iterable[TxnId], *, decided: bool) -> Mask | None:
