@@ -31,7 +31,7 @@ from bk_core.logs.model.upkeep_plan import DAY_MS, StepKind, UpkeepConfig
 from bk_core.logs.named_log import DELETE_DELAY_MS, NamedLog
 from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.logs.upkeep_worker import UpkeepWorker
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster, run
+from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, one_log
 from tests.logs.test_upkeep import content, ledger, publish
 from tests.logs.test_upkeep_worker import tree_of
@@ -194,17 +194,14 @@ async def test_only_who_has_the_password_deletes_a_log_or_what_it_left() -> None
         assert len(list(bookkeeper.store.list_ledgers())) == 1
 
 
-def test_a_deletion_is_audited(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            log = log_of(cluster.client())
-            await log.create()
-            with caplog.at_level(logging.INFO, "bk_core.audit"):
+async def test_a_deletion_is_audited(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_cluster() as cluster:
+        log = log_of(cluster.client())
+        await log.create()
+        with caplog.at_level(logging.INFO, "bk_core.audit"):
+            await log.delete()
+            with pytest.raises(NoSuchLogError):
                 await log.delete()
-                with pytest.raises(NoSuchLogError):
-                    await log.delete()
-
-    run(work())
     (line,) = [record.getMessage() for record in caplog.records if record.name == "bk_core.audit"]
     assert '"did": "delete-log", "outcome": "done", "log": "events"' in line
 

@@ -63,7 +63,7 @@ def test_what_the_sequence_does_not_catch_is_raised() -> None:
         asyncio.run(carry_out(steps(), answer))
 
 
-def test_a_sequence_that_nobody_waits_for_asks_for_nothing_more() -> None:
+async def test_a_sequence_that_nobody_waits_for_asks_for_nothing_more() -> None:
     ended: list[str] = []
 
     def steps() -> Steps[None]:
@@ -75,21 +75,18 @@ def test_a_sequence_that_nobody_waits_for_asks_for_nothing_more() -> None:
             ended.append("closed")
         yield WAIT
 
-    async def work() -> None:
-        begun = asyncio.Event()
+    begun = asyncio.Event()
 
-        async def answer(request: ask.Request) -> Any:
-            assert not begun.is_set(), "it goes on"
-            begun.set()
-            await asyncio.sleep(60)
+    async def answer(request: ask.Request) -> Any:
+        assert not begun.is_set(), "it goes on"
+        begun.set()
+        await asyncio.sleep(60)
 
-        carrying = asyncio.create_task(carry_out(steps(), answer))
-        await begun.wait()
-        carrying.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await carrying
-
-    asyncio.run(work())
+    carrying = asyncio.create_task(carry_out(steps(), answer))
+    await begun.wait()
+    carrying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await carrying
     assert ended == ["closed"]
 
 

@@ -18,7 +18,7 @@ from bk_core.logs.named_log import NamedLog, publish_to_logs
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import Fragment, LedgerMetadata
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import memory_cluster, run
+from tests.kit.memory_cluster import memory_cluster
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.logs.test_named_log import values, write
 
@@ -89,37 +89,36 @@ def test_a_deletion_whose_answer_is_lost_is_unknown(
     ]
 
 
-def test_what_becomes_of_a_log_and_of_a_ledger_that_is_taken_over_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_becomes_of_a_log_and_of_a_ledger_that_is_taken_over_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO", "bk_core.audit")
 
-    async def work() -> None:
-        async with memory_cluster() as cluster:
-            bookkeeper: BookKeeper = cluster.client()
-            log = NamedLog(bookkeeper, "events", password=PASSWORD)
-            await log.create()
-            await log.publish([await write(bookkeeper, log, values(0, 10))], PublishId.job("a"))
-            assert told(caplog) == [], "what is only added changes nothing that was there"
-            await log.overwrite([await write(bookkeeper, log, values(10, 10))], PublishId.job("b"))
-            last = await write(bookkeeper, log, values(20, 10))
-            await publish_to_logs(
-                bookkeeper,
-                {"events": [last]},
-                PublishId.job("c"),
-                password=PASSWORD,
-                options=PublishOptions(overwrite=True),
-            )
-            await log.trim(25)
-            await log.set_retention(retention_bytes=7)
-            await log.forget_transactions("app")
-            writer = await bookkeeper.create_ledger(password=PASSWORD)
-            await bookkeeper.open_ledger(writer.ledger_id, recover=True, password=PASSWORD)
-            await bookkeeper.delete_ledger(writer.ledger_id)
-            with pytest.raises(BookKeeperError):
-                await writer.close()
-            ids.append(writer.ledger_id)
-
     ids: list[int] = []
-    run(work())
+    async with memory_cluster() as cluster:
+        bookkeeper: BookKeeper = cluster.client()
+        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        await log.create()
+        await log.publish([await write(bookkeeper, log, values(0, 10))], PublishId.job("a"))
+        assert told(caplog) == [], "what is only added changes nothing that was there"
+        await log.overwrite([await write(bookkeeper, log, values(10, 10))], PublishId.job("b"))
+        last = await write(bookkeeper, log, values(20, 10))
+        await publish_to_logs(
+            bookkeeper,
+            {"events": [last]},
+            PublishId.job("c"),
+            password=PASSWORD,
+            options=PublishOptions(overwrite=True),
+        )
+        await log.trim(25)
+        await log.set_retention(retention_bytes=7)
+        await log.forget_transactions("app")
+        writer = await bookkeeper.create_ledger(password=PASSWORD)
+        await bookkeeper.open_ledger(writer.ledger_id, recover=True, password=PASSWORD)
+        await bookkeeper.delete_ledger(writer.ledger_id)
+        with pytest.raises(BookKeeperError):
+            await writer.close()
+        ids.append(writer.ledger_id)
     events = told(caplog)
     assert [event["outcome"] for event in events] == ["done"] * len(events)
     assert [(event["did"], event.get("log", event.get("ledger"))) for event in events] == [

@@ -74,7 +74,7 @@ async def test_who_wants_the_same_waits_for_the_one_that_asks_and_takes_no_for_a
     assert (await wallet.get(8, Right.WRITE, asker(asked, "again", None))).grant == b"again"
 
 
-def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_ledger(
+async def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_ledger(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A ledger has three bookies, each with a link of its own, which ask again and again."""
@@ -85,19 +85,16 @@ def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_ledger(
         def attach(self, session: NewSession) -> None: ...
         def send(self, session: int, frame: object) -> None: ...
 
-    async def story() -> None:
-        wallet, asked = Wallet(), list[str]()
-        links = [Permits(wallet, asker(asked, name, TransportError("refused"))) for name in ("b1", "b2", "b3")]
-        for ledger_id in (7, 8):
-            now = asyncio.get_running_loop().time()
-            wallet._held[ledger_id] = Held(b"grant", Right.WRITE, now, now + 60)
-            for link in links:
-                link.attach(Stream(), NewSession(ledger_id, b"", AttachMode.WRITE, ledger_id, cast("Any", None)))
-        await asyncio.sleep(0.3)
+    wallet, asked = Wallet(), list[str]()
+    links = [Permits(wallet, asker(asked, name, TransportError("refused"))) for name in ("b1", "b2", "b3")]
+    for ledger_id in (7, 8):
+        now = asyncio.get_running_loop().time()
+        wallet._held[ledger_id] = Held(b"grant", Right.WRITE, now, now + 60)
         for link in links:
-            link.lost("the end")
-        assert len(asked) > 12
-
-    run(story())
+            link.attach(Stream(), NewSession(ledger_id, b"", AttachMode.WRITE, ledger_id, cast("Any", None)))
+    await asyncio.sleep(0.3)
+    for link in links:
+        link.lost("the end")
+    assert len(asked) > 12
     told = [each.getMessage() for each in caplog.records if "could not be renewed" in each.getMessage()]
     assert [text.split(" could")[0] for text in told] == ["the grant for ledger 7", "the grant for ledger 8"]

@@ -221,17 +221,14 @@ class Curious(MemoryStore):
         super().register_bookie(info, read_only=read_only)
 
 
-def test_a_bookie_is_not_ready_before_it_is_registered(tmp_path: Path, uri: str) -> None:
+async def test_a_bookie_is_not_ready_before_it_is_registered(tmp_path: Path, uri: str) -> None:
     store = Curious(MemoryCluster())
     store.initialize_cluster()
     store.port = free_port()
 
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=store.port), store)
-        assert (await get(store.port, "/ready"))[0] == 200
-        await bookie.stop()
-
-    asyncio.run(story())
+    bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=store.port), store)
+    assert (await get(store.port, "/ready"))[0] == 200
+    await bookie.stop()
     assert store.answer[0] == 503
     assert "it is starting" in store.answer[1]
 

@@ -97,15 +97,12 @@ def test_an_error_comes_after_all_that_stands_before_it() -> None:
     assert ledgers.running == 0
 
 
-def test_a_consumer_that_stops_early_leaves_nothing_running() -> None:
+async def test_a_consumer_that_stops_early_leaves_nothing_running() -> None:
     ledgers = Ledgers()
 
-    async def work() -> None:
-        async with aclosing(read_ahead(wanted(1000, entries=100), ledgers.read)) as lists:
-            await anext(lists)
-        assert ledgers.running == 0
-
-    asyncio.run(work())
+    async with aclosing(read_ahead(wanted(1000, entries=100), ledgers.read)) as lists:
+        await anext(lists)
+    assert ledgers.running == 0
     assert ledgers.running == 0
     assert ledgers.begun < 100
 

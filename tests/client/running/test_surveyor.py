@@ -75,19 +75,16 @@ def test_nobody_asks_who_does_not_want_to_know() -> None:
 
 
 @pytest.mark.rule("P13")
-def test_a_script_gets_addresses_and_prints_racks_in_their_order(tmp_path: Path) -> None:
+async def test_a_script_gets_addresses_and_prints_racks_in_their_order(tmp_path: Path) -> None:
     log = tmp_path / "arguments"
     text = f'echo "$@" >> {log}\nfor address; do echo /rack-${{address##*.}}; done\n'
     config = ClientConfig(rack_script=script(tmp_path / "racks", text))
 
-    async def work() -> None:
-        surveyor = Surveyor(None, config)
-        surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3"))
-        assert dict((await surveyor.landscape()).racks) == {"b0": "/rack-1", "b1": "/rack-1", "b2": "/rack-3"}
-        surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3", "127.0.0.4"))
-        assert (await surveyor.landscape()).rack_of("b3") == "/rack-4"
-
-    asyncio.run(work())
+    surveyor = Surveyor(None, config)
+    surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3"))
+    assert dict((await surveyor.landscape()).racks) == {"b0": "/rack-1", "b1": "/rack-1", "b2": "/rack-3"}
+    surveyor.know(bookies("127.0.0.1", "localhost", "127.0.0.3", "127.0.0.4"))
+    assert (await surveyor.landscape()).rack_of("b3") == "/rack-4"
     assert log.read_text() == "127.0.0.1 127.0.0.1 127.0.0.3\n127.0.0.4\n", "each is asked for once"
 
 

@@ -27,7 +27,6 @@ from bk_core.logs.model.compaction import (
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
-from tests.kit.memory_cluster import run
 from tests.logs.leader_kit import PASSWORD, log_of, one_log
 
 MIB = 1 << 20
@@ -213,25 +212,22 @@ async def test_a_run_that_others_changed_during_the_copy_is_left_as_they_made_it
         assert done.entries == (20 if what == "trim" else 0)
 
 
-def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
-    async def work() -> None:
-        async with one_log() as (cluster, bookkeeper, log):
-            for n in range(20):
-                await publish(bookkeeper, log, values(10 * n, 10))
-            is_killed = False
+async def test_a_bookie_that_dies_during_the_copy_costs_time_and_no_entry() -> None:
+    async with one_log() as (cluster, bookkeeper, log):
+        for n in range(20):
+            await publish(bookkeeper, log, values(10 * n, 10))
+        is_killed = False
 
-            def kill(_: int) -> None:
-                nonlocal is_killed
-                if not is_killed:
-                    is_killed = True
-                    cluster.kill("b1")
+        def kill(_: int) -> None:
+            nonlocal is_killed
+            if not is_killed:
+                is_killed = True
+                cluster.kill("b1")
 
-            done = await log.compactor(CompactionLimits(ledger_bytes_max=2000), kill).run()
-            assert is_killed
-            assert done.entries == 200
-            assert await content_of(log) == values(0, 200)
-
-    run(work())
+        done = await log.compactor(CompactionLimits(ledger_bytes_max=2000), kill).run()
+        assert is_killed
+        assert done.entries == 200
+        assert await content_of(log) == values(0, 200)
 
 
 @pytest.mark.rule("N4")
