@@ -45,9 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _own_ports(ports: range) -> range:
-    """This worker's part: what one has killed, to start it again, leaves a port free that another would take."""
+    """This worker's part: what one has killed, to start it again, leaves a port free that another would take. A worker
+    that takes a dead one's place has a number above all others."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % workers
     share = len(ports) // workers
     return ports[number * share : (number + 1) * share]
 
