@@ -153,6 +153,7 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
 @topic.command("read")
 @click.argument("name")
 @click.option("--from", "start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first there is]")
+@click.option("--subscription", metavar="NAME", help="Begin where this subscription stands; it does not move.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on with messages that come, until interrupted.")
 @click.option("--compacted", is_flag=True, help="Of the compacted part only the last message of each key.")
@@ -173,6 +174,7 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
 def read(
     name: str,
     start: str | None,
+    subscription: str | None,
     limit: int | None,
     follow: bool,
     compacted: bool,
@@ -187,15 +189,18 @@ def read(
     """Print the messages of a topic in order, partition after partition."""
     if follow and compacted:
         raise click.UsageError("--compacted reads what was compacted; it cannot --follow")
+    if start is not None and subscription is not None:
+        raise click.UsageError("--from and --subscription both say where to begin")
     how: dict[str, Any] = {
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
     }
     with access.topic(name, replace(pulsar, private_keys=private_keys or None)) as found:
+        begin = start if subscription is None else found.subscription(subscription)
         if follow:
-            batches: Iterator[pa.RecordBatch] = found.tail(start, **how)
+            batches: Iterator[pa.RecordBatch] = found.tail(begin, **how)
         else:
-            batches = found.read(start, compacted=compacted, **how)
+            batches = found.read(begin, compacted=compacted, **how)
         left = limit
         for batch in batches:
             part = batch if left is None else batch.slice(0, left)

@@ -14,7 +14,7 @@ from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.pulsar import topic
 from bk_core.pulsar.model.plan import PartitionPlan
 from bk_core.pulsar.model.schemas import TopicSchema
-from bk_core.pulsar.topic import Positions, TopicInfo
+from bk_core.pulsar.topic import Position, Positions, TopicInfo
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Table
@@ -43,6 +43,12 @@ class Topic(BlockHandle[topic.Topic]):
         """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
         for one that cannot be read, NoSuchLedgerError if its ledger is gone."""
         return self._thread.call(self._inner.schemas())
+
+    def subscription(self, name: str) -> dict[int, Position]:
+        """Where a subscription stands, by the number of the partition (−1 without partitions), as ``start`` of a read:
+        everything before it is acknowledged. Messages that were acknowledged out of order come again. The subscription
+        does not move. Raises InvalidArgumentError, which names those there are, if no partition has it."""
+        return self._thread.call(self._inner.subscription(name))
 
     def to_arrow(
         self,

@@ -45,6 +45,7 @@ Positions: TypeAlias = Position | Mapping[int, Position]
 """A position or, for a topic with partitions, positions by the number of the partition."""
 
 LATEST = "latest"
+SUBSCRIPTIONS_SHOWN = 20
 POLL_S = 0.5
 """How often a tail looks for new ledgers, and asks the broker. A LAC that moves is seen at once."""
 PARTITIONS_S = 5.0
@@ -159,6 +160,28 @@ class Topic:
             found[each.version], older = decode_schema(where, each.version, entries[0])
             wanted += older
         return [found[version] for version in sorted(found)]
+
+    async def subscription(self, name: str) -> dict[int, Position]:
+        """Where a subscription stands, by the number of the partition (−1 without partitions), as ``start`` of a read:
+        everything before it is acknowledged. Messages that were acknowledged out of order come again. The subscription
+        does not move. Raises InvalidArgumentError, which names those there are, if no partition has it."""
+        nodes, found, known = await self._fresh_nodes(), dict[int, Position](), set[str]()
+        for topic in await asyncio.to_thread(nodes.parts, self._topic):
+            planner = self._planner(nodes, topic)
+            cursors = await planner.cursors()
+            known |= set(cursors)
+            record = await asyncio.to_thread(nodes.managed_ledger, topic)
+            if name in cursors and record is not None and record.ledgers:
+                at = cursors[name].mark_delete
+                first = EntryPosition(record.ledgers[0].ledger_id, 0)  # what is acknowledged may be trimmed
+                found[topic.partition] = max(first, EntryPosition(at.ledger_id, at.entry_id + 1))
+        if name not in known:
+            raise InvalidArgumentError(
+                f"{self.name} has no subscription {name}",
+                value=f"there are {', '.join(sorted(known)[:SUBSCRIPTIONS_SHOWN])}" if known else "it has none",
+                remedy="name one of these, or read from a position",
+            )
+        return found
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -261,6 +261,29 @@ def test_cursor_in_a_ledger_of_its_own_is_found(is_closed: bool) -> None:
     run(work())
 
 
+def test_read_begins_where_a_subscription_stands() -> None:
+    async def work() -> None:
+        async with pulsar_world() as world:
+            first = await world.ledger(NAME, plain(b"a", b"b"))
+            second = await world.ledger(NAME, plain(b"c", b"d"))
+            topic = world.topic(NAME)
+            for at, expected in (
+                ((first.ledger_id, -1), [b"a", b"b", b"c", b"d"]),
+                ((first.ledger_id, 0), [b"b", b"c", b"d"]),
+                ((second.ledger_id, 0), [b"d"]),
+                ((second.ledger_id, 1), []),
+            ):
+                world.cursor(NAME, "reports", EntryPosition(*at))
+                assert await values(topic, await topic.subscription("reports")) == expected
+            world.cursor(NAME, "reports", EntryPosition(first.ledger_id, 1))
+            await world.trim(NAME)
+            assert await values(topic, await topic.subscription("reports")) == [b"c", b"d"]
+            with pytest.raises(InvalidArgumentError, match="reports"):
+                await topic.subscription("report")
+
+    run(work())
+
+
 def test_offloaded_ledger_is_read_while_bookies_have_it_and_named_after() -> None:
     async def work() -> None:
         async with pulsar_world() as world:

@@ -96,6 +96,8 @@ def test_messages_are_printed(bk: Any, namespace: str) -> None:
     [
         (("read", "orders", "--follow", "--compacted"), 2),
         (("read", "orders", "--from", "x"), 2),
+        (("read", "orders", "--from", "1:1", "--subscription", "s"), 2),
+        (("read", "orders", "--subscription", "none"), 2),
         (("read", "non-persistent://public/default/x"), 4),
         (("show", "orders", "--admin-url", "pulsar://x:6650"), 2),
         (("show", "orders", "--admin-url", "http://x:1", "--admin-token", "/none"), 2),
