@@ -37,9 +37,11 @@ class BrokerAdmin:
 
     def __init__(self, url: str, *, token: Callable[[], str] | None = None, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise InvalidArgumentError(
-                "this is no admin URL of a Pulsar broker", value=url, remedy="write http://host:8080"
+                "this is no admin URL of a Pulsar broker",
+                value=url.rpartition("@")[2],
+                remedy="write http://host:8080; a token comes from a file",
             )
         self._url, self._token, self._tls = url.rstrip("/"), token, tls
 
@@ -57,13 +59,13 @@ class BrokerAdmin:
         return found if found.ledger_id >= 0 and found.entry_id >= 0 else None
 
     def _get(self, topic: TopicName, path: str) -> bytes:
-        request = urllib.request.Request(self._url + path)
-        if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token()}")
         handlers: list[Any] = [_Redirects(), urllib.request.ProxyHandler({})]
         if self._tls is not None:
             handlers.append(urllib.request.HTTPSHandler(context=self._tls))
         try:
+            request = urllib.request.Request(self._url + path)
+            if self._token is not None:
+                request.add_header("Authorization", f"Bearer {self._token()}")
             with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as answer:
                 said: bytes = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
@@ -84,7 +86,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
+        if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
             return None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -105,6 +105,7 @@ def test_topic_without_an_entry_has_no_last_one(port: AdminPort, said: str) -> N
         (200, b'{"lastConfirmedEntry": "x"}', MetadataUnavailableError),
         (200, b"[" * 100_000, MetadataUnavailableError),
         (307, b"ftp://elsewhere/", MetadataUnavailableError),
+        (307, b"file:///etc/passwd", MetadataUnavailableError),
     ],
 )
 def test_other_answers_are_errors_that_name_the_topic(
@@ -121,10 +122,19 @@ def test_broker_that_does_not_answer_leaves_nothing_done() -> None:
     assert told.value.outcome is Outcome.NOT_APPLIED
 
 
-@pytest.mark.parametrize("url", ["", "pulsar://x:6650", "http://", "x:8080"])
+@pytest.mark.parametrize("url", ["", "pulsar://x:6650", "http://", "x:8080", "http://me:hidden@x:8080"])
 def test_url_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError) as told:
         BrokerAdmin(url)
+    assert "hidden" not in str(told.value)
+
+
+def test_token_that_cannot_be_read_any_more_is_an_error_that_names_the_topic(port: AdminPort) -> None:
+    def gone() -> str:
+        raise FileNotFoundError("/run/token")
+
+    with pytest.raises(MetadataUnavailableError, match="/run/token"):
+        BrokerAdmin(port.url, token=gone).last_confirmed(TOPIC)
 
 
 def test_last_message_of_an_idle_topic_is_read_once_the_broker_says_it(port: AdminPort) -> None:
