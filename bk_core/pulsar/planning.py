@@ -25,7 +25,7 @@ from bk_core.model import LedgerMetadata
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
-from bk_core.pulsar.model.plan import Bounds, TopicRange
+from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes
 
@@ -96,7 +96,11 @@ class PartitionPlanner:
         last_entry = bounds.last_entry
         if last_entry is not None:
             ledgers = [each for each in ledgers if each.ledger_id <= last_entry.ledger_id]
-        for each, metadata in zip(ledgers, await self._records(ledgers), strict=True):
+        records = await self._records(ledgers)
+        # Only those of the last plan are kept: a position is in one of them.
+        pairs = zip(ledgers, records, strict=True)
+        self._closed = {each.ledger_id: metadata for each, metadata in pairs if metadata.is_closed}
+        for each, metadata in zip(ledgers, records, strict=True):
             last = await self._last_of(each, metadata, record)
             first = horizon.entry_id if horizon and horizon.ledger_id == each.ledger_id else 0
             if last_entry is not None and last_entry.ledger_id == each.ledger_id:
@@ -107,6 +111,27 @@ class PartitionPlanner:
             size = _bytes_of(each, metadata, record.ledgers, last + 1)
             whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size)
             found.append(whole.part(first, last))
+        return found
+
+    async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
+        """The ranges before an entry, as far back as readers look for the chunks of a message. Ledgers that bookies do
+        not have any more end it."""
+        record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic) or ManagedLedger(())
+        near, size = list[TopicLedger](), 0
+        for each in reversed(record.ledgers):
+            if not each.is_in_bookies or size >= bytes_max:
+                break
+            if each.ledger_id <= start.ledger_id:
+                near.insert(0, each)
+                size += max(0, each.bytes)
+        found = list[TopicRange]()
+        for each, metadata in zip(near, await self._records(near), strict=True):
+            last = metadata.last_entry_id if metadata.is_closed else start.entry_id - 1
+            if each.ledger_id == start.ledger_id:
+                last = min(last, start.entry_id - 1)
+            if last >= 0:
+                size = _bytes_of(each, metadata, record.ledgers, last + 1)
+                found.append(TopicRange(self.topic, each.ledger_id, metadata, 0, last, size))
         return found
 
     async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> int:
@@ -168,7 +193,7 @@ class PartitionPlanner:
             await self._open.wait_lac(self._open.last_add_confirmed, timeout_s)
 
     async def _records(self, ledgers: Sequence[TopicLedger]) -> list[LedgerMetadata]:
-        """The metadata of ledgers; those of closed ones are remembered, because they do not matter any more."""
+        """The metadata of ledgers. Those of closed ones that the last plan had are not read again."""
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(ledger: TopicLedger) -> LedgerMetadata:
@@ -182,11 +207,7 @@ class PartitionPlanner:
             self._bookkeeper.digester_of(ledger.ledger_id, found, self.password, None)
             return found
 
-        found = await asyncio.gather(*(look_up(each) for each in ledgers))
-        self._closed = {
-            each.ledger_id: metadata for each, metadata in zip(ledgers, found, strict=True) if metadata.is_closed
-        }
-        return list(found)
+        return list(await asyncio.gather(*(look_up(each) for each in ledgers)))
 
     async def _whole(self, ledger_id: int) -> list[TopicRange]:
         """All of the ledger of a compacted topic."""

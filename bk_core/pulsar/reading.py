@@ -22,7 +22,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.pulsar.gathering import Received, gathered
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.heads import Heads, read_heads
-from bk_core.pulsar.messages.row_maker import RowMaker, without
+from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, without
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds, TopicRange, clipped
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bk_core.pulsar")
 
 Ranges: TypeAlias = Sequence[TopicRange]
+History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
+"""Gives the ranges before an entry."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 PIECE_BYTES = 4 << 20
 AHEAD_BYTES = 16 << 20
@@ -117,9 +119,11 @@ class PartitionReading:
     """Makes the rows of one topic or partition, range after range. Keeps what must not be forgotten between two reads:
     begun chunks, and what is known of transactions."""
 
-    def __init__(self, topic: TopicName, reads: LedgerReads, options: ReadOptions) -> None:
+    def __init__(self, topic: TopicName, reads: LedgerReads, options: ReadOptions, history: History) -> None:
         self.topic = topic
-        self._reads, self._options = reads, options
+        self._reads, self._options, self._history = reads, options, history
+        self._first: EntryPosition | None = None
+        self._has_begun = False
         self._maker = RowMaker(topic, options.schema, options.decode)
         self._transactions: Transactions | None = None
         self._known_to = EntryPosition(-1, -1)
@@ -133,6 +137,8 @@ class PartitionReading:
         transaction unless uncommitted messages are wanted. ``beyond`` gives what the topic has behind the ranges:
         transactions of messages in the ranges may end there."""
         left = list(ranges)
+        if not self._has_begun:
+            self._first, self._has_begun = bounds.first_entry, True
         if self._transactions is not None and self._transactions.undecided:
             left = await self._decided(left, beyond)
         while left:
@@ -140,6 +146,10 @@ class PartitionReading:
             async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
                 async for piece, batch in batches:
                     made = await asyncio.to_thread(self._made, piece, batch, bounds)
+                    if isinstance(made, LookBack):
+                        await self._look_back(made)
+                        made = await asyncio.to_thread(self._made, piece, batch, bounds)
+                    assert not isinstance(made, LookBack), "each message is looked for once"
                     if made is None:
                         restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
                         break
@@ -152,12 +162,26 @@ class PartitionReading:
                 return
             left = await self._decided(_from(left, restart), beyond)
 
-    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | None:
-        """The rows of some entries; None if the outcomes of their transactions have to be looked for."""
+    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | LookBack | None:
+        """The rows of some entries; or what has to be looked for before them: None stands for the outcomes of their
+        transactions."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
+        if self._first is not None and not piece.is_compacted and (missing := self._maker.missing(heads)) is not None:
+            return missing
         return self._maker.rows(heads, bounds, self._committed(heads))
+
+    async def _look_back(self, wanted: LookBack) -> None:
+        """Look for chunks before the first entry of the read, the last entries first."""
+        assert self._first is not None
+        pieces = [piece for each in await self._history(self._first) for piece in each.pieces(PIECE_BYTES)]
+        for piece in reversed(pieces):
+            batches = [batch async for batch in self._reads.read(piece)]
+            heads = await asyncio.to_thread(lambda: [self._maker.heads(each) for each in batches])  # noqa: B023
+            if not all(map(wanted.add, reversed(heads))):
+                break
+        await asyncio.to_thread(wanted.finish)
 
     def _must_look(self, piece: TopicRange, heads: Heads) -> bool:
         """Whether there are messages of transactions whose outcomes were not looked for."""

@@ -313,15 +313,21 @@ class Topic:
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
             bounds, planner = wanted.of(topic, self._topic), self._planner(nodes, topic)
             try:
+                begin = bounds.first_entry
+                history = [] if begin is None or compacted else await planner.history(begin)
                 ranges, aborted = await planner.ranges(bounds, compacted=compacted), frozenset[TxnId]()
+                last, follows = planner.end.last, planner.following
                 if looks:
-                    reading = self._reading(topic, self._options(None, isolation, "skip", "raw"))
+                    reading = self._reading(planner, self._options(None, isolation, "skip", "raw"))
                     ranges, aborted = await reading.decide(ranges, _beyond(planner, bounds))
             finally:
                 await planner.close()
-            last = planner.end.last
             stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
-            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks))
+            after = begin
+            if ranges and not ranges[-1].is_compacted:
+                after = EntryPosition(ranges[-1].ledger_id, ranges[-1].last + 1)
+            next_entry = None if after is None else follows(after)
+            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks, next_entry, tuple(history)))
         return plans
 
     async def close(self) -> None:
@@ -349,10 +355,11 @@ class Topic:
             broker_may_fail=broker_may_fail,
         )
 
-    def _reading(self, topic: TopicName, options: ReadOptions) -> PartitionReading:
+    def _reading(self, planner: PartitionPlanner, options: ReadOptions) -> PartitionReading:
         from bk_core.pulsar.reading import LedgerReads, PartitionReading
 
-        return PartitionReading(topic, LedgerReads(self._bookkeeper, self._access.password), options)
+        reads = LedgerReads(self._bookkeeper, self._access.password)
+        return PartitionReading(planner.topic, reads, options, planner.history)
 
     def _options(
         self, columns: Sequence[str] | None, isolation: Isolation, corrupt: OnCorrupt, encrypted: OnEncrypted
@@ -376,7 +383,7 @@ class Topic:
             planner = self._planner(nodes, topic)
             try:
                 ranges = await planner.ranges(bounds, compacted=wanted.compacted)
-                rows = self._reading(topic, options).rows(ranges, bounds, _beyond(planner, bounds))
+                rows = self._reading(planner, options).rows(ranges, bounds, _beyond(planner, bounds))
                 async with aclosing(rows) as batches:
                     async for batch in batches:
                         yield batch
@@ -404,7 +411,7 @@ class Topic:
         """A partition to follow; ``stack`` closes what it opens."""
         planner = self._planner(await self._fresh_nodes(), topic, broker_may_fail=True)
         stack.push_async_callback(planner.close)
-        return _Following(planner, self._reading(topic, options), wanted.of(topic, self._topic))
+        return _Following(planner, self._reading(planner, options), wanted.of(topic, self._topic))
 
     async def parts(self) -> list[TopicName]:
         """The partitions that there are now, or the topic itself."""

@@ -139,3 +139,39 @@ def test_plan_is_read_by_a_reader_without_a_metadata_store() -> None:
                     assert rows.column("value").to_pylist() == [b"b"]
 
     run(work())
+
+
+def test_plans_that_follow_each_other_give_each_message_once() -> None:
+    """What a stream does, while ledgers roll and are trimmed and a transaction is open for a while."""
+
+    async def work() -> None:
+        async with pulsar_world() as world:
+            world.set(kit_path(), b"")
+            topic, start = world.topic(NAME), None
+
+            async def micro_batch() -> list[bytes]:
+                nonlocal start
+                (plan,) = await topic.plan(start)
+                start = plan.next_entry or start
+                pieces = [*plan.history, *plan.ranges]
+                numbers = range(len(plan.history), len(pieces))
+                rows = [await read_piece(world, plan, pieces, number) for number in numbers]
+                return [value for part in rows for _, value in part]
+
+            written = await world.ledger(NAME, [kit.entry(b"1"), chunk(0, b"2", count=2, total=2)], is_open=True)
+            await written.write_lac()
+            assert await micro_batch() == [b"1"]
+            for entry in (chunk(1, b"3", count=2, total=2), txn(b"4", 1), kit.entry(b"5")):
+                await written.append(entry)
+            await world.roll(NAME, written)
+            assert await micro_batch() == [b"23"]
+            assert start == EntryPosition(written.ledger_id, 3)
+            await world.ledger(NAME, [marker(21, 1), kit.entry(b"6")])
+            assert await micro_batch() == [b"4", b"5", b"6"]
+            assert await micro_batch() == []
+            await world.trim(NAME, 1)
+            last = await world.ledger(NAME, [kit.entry(b"7")])
+            assert await micro_batch() == [b"7"]
+            assert start == EntryPosition(last.ledger_id, 1)
+
+    run(work())

@@ -119,6 +119,36 @@ def test_positions_choose_messages_within_batches_too() -> None:
     run(work())
 
 
+def test_chunked_message_is_read_by_the_read_that_has_its_last_chunk() -> None:
+    """So reads that follow each other give it once, also if it began before the second."""
+
+    async def work() -> None:
+        async with pulsar_world() as world:
+            first = await world.ledger(NAME, [chunk(0, b"a"), kit.entry(b"x"), chunk(1, b"b")])
+            second = await world.ledger(NAME, [kit.entry(b"y"), chunk(2, b"c"), kit.entry(b"z")])
+            topic, x = world.topic(NAME), EntryPosition(first.ledger_id, 1)
+            assert await values(topic, end=EntryPosition(second.ledger_id, 1)) == [b"x", b"y"]
+            assert await values(topic, after=x) == [b"y", b"abc", b"z"]
+            assert await values(topic, EntryPosition(second.ledger_id, 1)) == [b"abc", b"z"]
+            assert await values(topic, EntryPosition(second.ledger_id, 2)) == [b"z"]
+            whole = MessageId.deserialize((await topic.to_arrow())["__messageId"][2].as_py())
+            assert whole == MessageId(second.ledger_id, 1, first_chunk=EntryPosition(first.ledger_id, 0))
+            assert await values(topic, whole) == [b"abc", b"z"]
+            assert await values(topic, after=whole) == [b"z"]
+            async with topic.tail(columns=["value"], after=x) as tail:
+                assert await following(world, tail, 3) == [b"y", b"abc", b"z"]
+            await world.trim(NAME)
+            assert await values(topic, EntryPosition(second.ledger_id, 0)) == [b"y", b"z"]
+
+    run(work())
+
+
+def chunk(number: int, body: bytes) -> bytes:
+    return kit.entry(
+        body, uuid=b"u", chunk_id=number, num_chunks_from_msg=3, total_chunk_msg_size=3, publish_time=1 + number
+    )
+
+
 def test_publish_time_chooses_messages() -> None:
     async def work() -> None:
         async with pulsar_world() as world:

@@ -21,12 +21,9 @@ from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
 from bk_core.pulsar.messages.rows import record_batch
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.model.plan import Bounds
+from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
-
-LOOK_BACK_BYTES = 512 << 20
-"""How far chunks are looked for before a range: four times the largest message, because chunks of several mix."""
 
 
 class RowMaker:

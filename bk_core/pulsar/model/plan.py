@@ -11,6 +11,9 @@ from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
+LOOK_BACK_BYTES = 512 << 20
+"""How far chunks are looked for before a range: four times the largest message, because chunks of several mix."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
@@ -73,8 +76,10 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
     """The ranges of one topic or partition, in order. ``end`` is the entry after the last one that is known to be
-    confirmed. ``aborted`` are transactions whose messages are left out, and ``decided`` says that every message of the
-    ranges belongs to a transaction that has ended, or to none."""
+    confirmed; ``next_entry`` is where the next plan of a stream begins, None: where this one began. ``aborted`` are
+    transactions whose messages are left out, and ``decided`` says that every message of the ranges belongs to a
+    transaction that has ended, or to none. ``history`` has the entries before the start, for chunks of messages that
+    end behind it."""
 
     topic: TopicName
     ranges: tuple[TopicRange, ...]
@@ -82,6 +87,8 @@ class PartitionPlan:
     bounds: Bounds = Bounds()
     aborted: frozenset[TxnId] = frozenset()
     decided: bool = False
+    next_entry: EntryPosition | None = None
+    history: tuple[TopicRange, ...] = ()
 
     @property
     def bytes(self) -> int:
