@@ -16,7 +16,6 @@ KAFKAS: Mapping[str, str] = {
     "subscribe": _TOPICS,
     "subscribepattern": "logPattern",
     "assign": "log or logs: they have no partitions; startingOffsets chooses a part",
-    "topic": 'log, or .save("events")',
     "startingoffsetsbytimestampstrategy": "none: startingTimestamp after the newest row begins at the end",
     "includeheaders": "codec=envelope, whose column headers is always there",
     "groupidprefix": "none: there are no consumer groups, the checkpoint has a query's position",

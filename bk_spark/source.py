@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
+from bk_core.errors import UnsupportedTopicError
 from bk_spark import compat
 from bk_spark.options import table_options
 from bk_spark.options.options import Use, parse_options
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     from bk_spark.read.ledger_reader import LedgerReader
     from bk_spark.stream.stream_reader import StreamReader
     from bk_spark.stream.stream_writer import StreamWriter
+    from bk_spark.topics.batch_reader import TopicReader
     from bk_spark.write.log_writer import LogWriter
 
 FORMAT = "bookkeeper"
 
 
 class BookKeeperDataSource(DataSource):
-    """Ledgers and named logs of a BookKeeper cluster as DataFrames (docs/spark.md)."""
+    """Ledgers and named logs of a BookKeeper cluster, and topics of Apache Pulsar, as DataFrames (docs/spark.md,
+    docs/pulsar.md)."""
 
     options: Mapping[str, str]
 
@@ -40,24 +43,40 @@ class BookKeeperDataSource(DataSource):
         log, because side effects belong in ``partitions()``."""
         from bk_spark import codecs
         from bk_spark.plan.resolve import log_schemas
+        from bk_spark.topics import columns as topic_columns
         from bk_spark.workers import worker_reuse
 
         worker_reuse.settle()
         is_for_table = table_options.creates_table(self.options)
         given = table_options.without_properties(self.options) if is_for_table else self.options
         options = parse_options(given, None)
-        columns = codecs.default_schema(options, log_schemas(options))
+        if options.topics is not None:
+            columns = topic_columns.default_schema(options)
+        else:
+            columns = codecs.default_schema(options, log_schemas(options))
         return table_options.columns_of_new_table(given, columns) if is_for_table else columns
 
-    def reader(self, schema: Any) -> LedgerReader:
+    def reader(self, schema: Any) -> LedgerReader | TopicReader:
+        options = parse_options(table_options.for_read(self.options, schema), Use.READ)
+        if options.topics is not None:
+            from bk_spark.topics.batch_reader import TopicReader
+
+            return TopicReader(options, schema)
         from bk_spark.read.ledger_reader import LedgerReader
 
-        return LedgerReader(parse_options(table_options.for_read(self.options, schema), Use.READ), schema)
+        return LedgerReader(options, schema)
 
     def streamReader(self, schema: Any) -> StreamReader:
         from bk_spark.stream.stream_reader import StreamReader
 
-        return StreamReader(parse_options(table_options.for_read(self.options, schema), Use.STREAM), schema)
+        options = parse_options(table_options.for_read(self.options, schema), Use.STREAM)
+        if options.topics is not None:
+            raise UnsupportedTopicError(
+                "topics of Pulsar are not read as streams",
+                value=str(options.selection),
+                remedy="read them in batches: spark.read",
+            )
+        return StreamReader(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:
         from bk_spark.write.log_writer import LogWriter

@@ -662,3 +662,41 @@ def _table(batches: Sequence[RecordBatch], schema: Schema) -> Table:
     from bk_core.pulsar.messages.rows import table
 
     return table(batches, schema)
+
+
+class PulsarCluster:
+    """Pulsar's metadata and its broker, for programs that plan reads of many topics themselves. Making it reads
+    nothing. An async context manager that closes it. Raises InvalidArgumentError for an address or a file that cannot
+    be used."""
+
+    def __init__(self, bookkeeper: BookKeeper, access: PulsarAccess) -> None:
+        self.bookkeeper, self._access = bookkeeper, access
+        self._broker = _broker(access)
+        self._pulsar = _PulsarMetadata(bookkeeper, access.metadata_uri)
+
+    async def nodes(self) -> PulsarNodes:
+        """Pulsar's nodes, with everything that brokers wrote before. Raises MetadataUnavailableError."""
+        return await self._pulsar.fresh()
+
+    def planner(self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True) -> PartitionPlanner:
+        """A planner of one topic or partition, which the caller closes."""
+        broker = self._broker if asks_broker else None
+        return PartitionPlanner(self.bookkeeper, nodes, topic, password=self._access.password, broker=broker)
+
+    def outcomes(self, planner: PartitionPlanner) -> PartitionReading:
+        """Return a reader that looks for the outcomes of transactions (:meth:`PartitionReading.decide`)."""
+        from bk_core.pulsar.messages.rows import schema_of
+        from bk_core.pulsar.reading import LedgerReads, PartitionReading, ReadOptions
+
+        reads, options = LedgerReads(self.bookkeeper, self._access.password), ReadOptions(schema_of(None))
+        return PartitionReading(planner.topic, reads, options, planner.history)
+
+    async def close(self) -> None:
+        """End the session with Pulsar's own metadata store, if it has one."""
+        await self._pulsar.close()
+
+    async def __aenter__(self) -> PulsarCluster:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

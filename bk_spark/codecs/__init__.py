@@ -25,10 +25,12 @@ __all__ = [
     "LogSchemas",
     "RowCodec",
     "check_input",
+    "check_named",
     "codec_of",
     "default_schema",
     "entry_codec",
     "keeps_schema",
+    "pruned",
     "row_codec",
 ]
 
@@ -58,23 +60,28 @@ def default_schema(options: BkOptions, schemas: LogSchemas = NO_SCHEMAS) -> Any:
     _check_selection(options)
     codec = codec_of(options)
     found = codec.default_schema(schemas, codec.metadata if options.include_metadata else metadata_columns.PLACES)
-    return found if options.columns is None else _pruned(found, options.columns)
+    return found if options.columns is None else pruned(found, options.columns)
 
 
 def row_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> RowCodec:
     """Return the codec for a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types
     that the codec does not have."""
     _check_selection(options)
+    check_named(options, spark_schema)
+    codec, has_log = codec_of(options), not options.reads_ledgers
+    stored = {name for of_log in schemas.values() for name in _newest(of_log)} if codec.keeps_schema else None
+    columns = ReadColumns.of(spark_schema, has_log=has_log, data=codec.columns, metadata=codec.metadata, stored=stored)
+    return codec.reader(columns, spark_schema, schemas, options)
+
+
+def check_named(options: BkOptions, spark_schema: Any) -> None:
+    """Check that option ``columns``, if given, names the columns of a StructType. Raises InvalidArgumentError."""
     if options.columns is not None and _folded(options.columns) != _folded(spark_schema.names):
         raise InvalidArgumentError(
             "option columns and the schema name different columns",
             value=f"columns={','.join(options.columns)}, schema {', '.join(spark_schema.names)}",
             remedy="leave one of the two out",
         )
-    codec, has_log = codec_of(options), not options.reads_ledgers
-    stored = {name for of_log in schemas.values() for name in _newest(of_log)} if codec.keeps_schema else None
-    columns = ReadColumns.of(spark_schema, has_log=has_log, data=codec.columns, metadata=codec.metadata, stored=stored)
-    return codec.reader(columns, spark_schema, schemas, options)
 
 
 def entry_codec(options: BkOptions, spark_schema: Any, schemas: LogSchemas = NO_SCHEMAS) -> EntryCodec:
@@ -103,7 +110,7 @@ def _written(options: BkOptions, spark_schema: Any) -> Any:
     if not options.ignore_metadata_columns:
         return spark_schema
     has_any_columns = codec_of(options).columns is None  # then a name in another case may be a data column
-    return _pruned(
+    return pruned(
         spark_schema,
         [
             name
@@ -139,7 +146,8 @@ def _check_selection(options: BkOptions) -> None:
         )
 
 
-def _pruned(spark_schema: Any, names: list[str] | tuple[str, ...]) -> Any:
+def pruned(spark_schema: Any, names: list[str] | tuple[str, ...]) -> Any:
+    """Return the columns of a StructType with these names, in this order. Raises InvalidArgumentError."""
     from pyspark.sql.types import StructType
 
     fields = {field.name: field for field in spark_schema.fields}

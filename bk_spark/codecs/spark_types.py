@@ -115,6 +115,7 @@ def struct_of(columns: Mapping[str, str]) -> Any:
         "boolean": types.BooleanType(),
         "timestamp": types.TimestampType(),
         "array<struct<key:string,value:binary>>": types.ArrayType(header),
+        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
     }
     return types.StructType([types.StructField(name, simple[kind]) for name, kind in columns.items()])
 

@@ -48,7 +48,8 @@ MILLISECONDS_MAX = 10**14
 """A time from this value on is refused, because it is probably in microseconds or nanoseconds: as milliseconds it is
 after the year 5138."""
 
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+NO_PARTITIONS = "a log is one sequence, without Kafka's partitions"
+WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,8 @@ def parse_bound(option: str, text: str, selection: Selection) -> Bound:
     malformed JSON, keys that are missing, not selected or given twice, and values that are no positions.
     """
     word = text.strip().lower()
-    if word in _WORDS:
-        return Bound(_WORDS[word])
+    if word in WORDS:
+        return Bound(WORDS[word])
     expected = f'earliest, latest or {{"{_example_key(selection)}":N}} with N the next to read'
     bound = Bound(EARLIEST, _positions(option, text, expected))
     if isinstance(selection, LedgerSelection | LogSelection):
@@ -135,7 +136,7 @@ def parse_times(option: str, text: str, selection: Selection) -> Bound:
     if not text.lstrip().startswith("{"):
         return Bound(parse_time(option, text))
     expected = f'a time, or {{"{_example_key(selection)}":1700000000000}}'
-    given = _members(option, text, expected)
+    given = json_members(option, text, expected)
     bound = Bound(EARLIEST, {log: parse_time(f"{option} of {log}", _time_text(at)) for log, at in given.items()})
     if isinstance(selection, LogSelection):
         bound.check(option, selection.sources)
@@ -170,14 +171,16 @@ def parse_time(option: str, text: str) -> int:
 
 
 def _positions(option: str, text: str, expected: str) -> dict[str, int]:
-    data = _members(option, text, expected)
+    data = json_members(option, text, expected)
     wrong = [f"{key}={json.dumps(number)[:40]}" for key, number in data.items() if not _is_position(number)]
     if wrong:
         raise bad_value(option, text, f"{expected}: a whole number from -2 on; not {shown(wrong)}")
     return data
 
 
-def _members(option: str, text: str, expected: str) -> dict[str, Any]:
+def json_members(option: str, text: str, expected: str, nested: str = "") -> dict[str, Any]:
+    """Parse a JSON object that is not empty. ``nested`` is the remedy for an object inside it. Raises
+    InvalidArgumentError that names the place in malformed JSON, and keys that are given twice."""
     twice: list[str] = []
 
     def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -197,7 +200,7 @@ def _members(option: str, text: str, expected: str) -> dict[str, Any]:
     if twice:
         raise bad_value(option, text, f"{expected}, each once; twice: {shown(twice)}")
     if any(isinstance(number, dict) for number in data.values()):  # {"topic":{"0":23}}
-        remedy = f"{expected}: a log is one sequence, without Kafka's partitions"
+        remedy = f"{expected}: {nested or NO_PARTITIONS}"
         raise bad_value(option, text, f"{remedy}; {see('selecting')}")
     return data
 

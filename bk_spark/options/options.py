@@ -25,7 +25,15 @@ from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
 from bk_spark.options.offsets import AT_EARLIEST, AT_LATEST, EARLIEST, LATEST, Bound, parse_bound, parse_times
-from bk_spark.options.selection import ColumnSelection, LedgerSelection, LogSelection, Selection, select
+from bk_spark.options.selection import (
+    ColumnSelection,
+    LedgerSelection,
+    LogSelection,
+    Selection,
+    TopicSelection,
+    select,
+)
+from bk_spark.options.topic_options import TopicOptions, check_not_for_topics, topic_options
 
 SMALL_TASK_BYTES_MAX = 256 << 10
 """The largest value of option ``smallTaskBytes``. With it, all tasks together hold at most 512 MiB on the driver (see
@@ -94,7 +102,8 @@ class BkOptions:
 
     ``starting`` and ``ending`` hold for each source the next entry id or log offset, or EARLIEST or LATEST. If
     ``starting_timestamp`` (milliseconds since 1970, for each source) is given, it decides, and ``starting`` is
-    EARLIEST. The same holds for ``ending_timestamp`` and LATEST. ``client_settings`` has the ``bookkeeper.*`` pairs and
+    EARLIEST. The same holds for ``ending_timestamp`` and LATEST. For topics, ``topics`` has all of
+    these. ``client_settings`` has the ``bookkeeper.*`` pairs and
     the settings of TLS, tokens and ZooKeeper, sorted, for :func:`bk_spark.workers.clients.client_config`.
     """
 
@@ -107,6 +116,9 @@ class BkOptions:
             OptionDefinition("log", OptionKind.TEXT, _ALL, kept=True),
             OptionDefinition("logs", OptionKind.TEXT, _READS, kept=True),
             OptionDefinition("logPattern", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("topic", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("topics", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("topicsPattern", OptionKind.TEXT, _READS, kept=True),
         )
     )
     ledger_password: bytes = field(
@@ -146,6 +158,31 @@ class BkOptions:
                 "endingTimestamp", OptionKind.TIMESTAMP, (Use.READ,), aliases=("endingOffsetsByTimestamp",), kept=True
             )
         )
+    )
+    topics: TopicOptions | None = field(
+        default=None,
+        metadata=_made_of(
+            OptionDefinition("pulsarMetadataUri", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("pulsarAdminUrl", OptionKind.TEXT, _READS, kept=True),
+            OptionDefinition("pulsarAdmin.token.path", OptionKind.TEXT, _READS, aliases=("pulsarAdminTokenPath",)),
+            OptionDefinition("pulsarAdmin.ca.path", OptionKind.TEXT, _READS, aliases=("pulsarAdminCaPath",), kept=True),
+            OptionDefinition(
+                "pulsarPrivateKeys.path", OptionKind.SECRET_PATH, _READS, aliases=("pulsarPrivateKeysPath",)
+            ),
+            OptionDefinition(
+                "encryptedMessages", OptionKind.CHOICE, _READS, default="fail", choices=("fail", "raw"), kept=True
+            ),
+            OptionDefinition(
+                "isolation",
+                OptionKind.CHOICE,
+                _READS,
+                default="read_committed",
+                choices=("read_committed", "read_uncommitted"),
+                kept=True,
+            ),
+            OptionDefinition("readCompacted", OptionKind.BOOLEAN, (Use.READ,), default="false", kept=True),
+            OptionDefinition("subscription", OptionKind.TEXT, _READS, kept=True),
+        ),
     )
     max_bytes_per_partition: int = _option("maxBytesPerPartition", OptionKind.BYTES, _READS, default="128m", kept=True)
     max_entries_per_partition: int | None = _option(
@@ -244,6 +281,7 @@ STREAM_REFUSES: Mapping[str, str] = {
     "endingOffsets": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingEntryId": "a stream has no end; use a batch read, or trigger(availableNow=True)",
     "endingTimestamp": "a stream has no end; use a batch read, or trigger(availableNow=True)",
+    "readCompacted": "a stream shows every message of a topic; read what was compacted in a batch",
 }
 """Options that a stream refuses instead of ignoring, because they would change its meaning. Each has its remedy."""
 
@@ -293,6 +331,7 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
     _check_quorums(values)
     _check_trigger(values)
     _check_read_mode(values["readMode"], selection, use)
+    topics = _topics(texts, values, selection, use)
     if values["readMode"] == "fence" and any(key.startswith(SPARKS_OWN_PREFIX) for key in by_key):
         raise InvalidArgumentError(  # any reader of the table would end a writer (RULES K2)
             "readMode=fence cannot be stored in a table",
@@ -303,10 +342,11 @@ def parse_options(given: Mapping[str, str], use: Use | None, *, is_sink: bool = 
     made.update(
         metadata_timeout_ms=_metadata_timeout_ms(values["metadataTimeout"], is_stream=is_sink or use is Use.STREAM),
         selection=selection,
-        starting=_starting(texts, selection, use),
-        ending=_ending(texts, selection),
-        starting_timestamp=_time(texts, "startingTimestamp", selection),
-        ending_timestamp=_time(texts, "endingTimestamp", selection),
+        topics=topics,
+        starting=AT_EARLIEST if topics else _starting(texts, selection, use),
+        ending=AT_LATEST if topics else _ending(texts, selection),
+        starting_timestamp=None if topics else _time(texts, "startingTimestamp", selection),
+        ending_timestamp=None if topics else _time(texts, "endingTimestamp", selection),
         columns=_columns(values["columns"]),
         max_entry_bytes=_max_entry_bytes(values["maxEntryBytes"]),
         small_task_bytes=_small_task_bytes(values["smallTaskBytes"]),
@@ -493,6 +533,25 @@ def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
             value=str(selection),
             remedy="name the ledgers to fence with option ledgerId or ledgerIds, in a batch; streams never fence",
         )
+
+
+def _topics(
+    texts: Mapping[str, str], values: Mapping[str, Any], selection: Selection, use: Use | None
+) -> TopicOptions | None:
+    """Return the options of topics, or None if none are selected. Raises InvalidArgumentError for a write to topics."""
+    if use is Use.WRITE:
+        if isinstance(selection, TopicSelection):
+            raise InvalidArgumentError(
+                "Spark does not write to topics of Pulsar: a broker owns their ledgers",
+                value=str(selection),
+                remedy='write with Pulsar\'s own client or connector; for a log of this cluster .save("events") or '
+                "option log",
+            )
+        return None
+    check_not_for_topics(texts, selection)
+    if not isinstance(selection, TopicSelection):
+        return None
+    return topic_options(texts, values, selection, is_stream=use is Use.STREAM)
 
 
 def _starting(texts: Mapping[str, str], selection: Selection, use: Use | None) -> Bound:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses what to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern`` and a path.
+"""Parses what to read or write: exactly one of ``ledgerId(s)``, ``log(s)``, ``logPattern``, ``topic(s)``,
+``topicsPattern`` and a path.
 
 A *source* is one ledger or one log, and has a key in offsets. A *selection* is what the options name: some sources, a
 pattern that only the driver can resolve, or, for a write, the column that names the log of each row. Pure.
@@ -11,11 +12,15 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bk_core.errors import InvalidArgumentError
 from bk_spark.errors import bad_value, see, shown
 
+if TYPE_CHECKING:
+    from bk_core.pulsar.model.topic_name import TopicName
+
+TOPIC_PREFIX = "persistent://"
 LOG_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 LEDGER_PREFIX = "ledger:"
 LEDGER_ID_MAX = 2**63 - 1
@@ -98,6 +103,31 @@ class PatternSelection:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """Topics of Pulsar: ``names`` in full, sorted, each once; or the topics of namespace ``namespace`` whose local name
+    matches ``pattern`` as a whole, which the driver looks up."""
+
+    names: tuple[str, ...] = ()
+    namespace: str = ""
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics matching {TOPIC_PREFIX}{self.namespace}/{self.pattern}"
+        return f"{'topic' if len(self.names) == 1 else 'topics'} {shown(self.names)}"
+
+    def takes(self, topic: TopicName) -> bool:
+        """Whether a topic, or a partition by itself or with its topic, is selected."""
+        if self.pattern is None:
+            return str(topic) in self.names or str(topic.whole) in self.names
+        return f"{topic.tenant}/{topic.namespace}" == self.namespace and self.matches(topic.whole.local)
+
+    def matches(self, local: str) -> bool:
+        """Whether the pattern matches the local name of a topic."""
+        return self.pattern is not None and re.fullmatch(self.pattern, local) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnSelection:
     """The log that column ``log`` of each row names. Writes only (RULES K10)."""
 
@@ -105,8 +135,11 @@ class ColumnSelection:
         return f"the log in column {LOG_COLUMN}"
 
 
-Selection: TypeAlias = LedgerSelection | LogSelection | PatternSelection | ColumnSelection
-SELECTORS = ("ledgerId", "ledgerIds", "log", "logs", "logPattern", "path", "paths")
+Selection: TypeAlias = LedgerSelection | LogSelection | PatternSelection | TopicSelection | ColumnSelection
+SELECTORS = (
+    *("ledgerId", "ledgerIds", "log", "logs", "logPattern"),
+    *("topic", "topics", "topicsPattern", "path", "paths"),
+)
 """The options that select, of which exactly one must be given. Spark makes the last two from ``load(…)``."""
 
 
@@ -181,6 +214,37 @@ def parse_pattern(text: str) -> PatternSelection:
     return PatternSelection(text)
 
 
+def parse_topics(names: Iterable[str]) -> TopicSelection:
+    """Return the topics of these names, in full or short. Raises InvalidArgumentError for a name that no topic can
+    have, UnsupportedTopicError for a topic that has no ledgers."""
+    from bk_core.pulsar.model.topic_name import TopicName
+
+    return TopicSelection(tuple(sorted({str(TopicName.parse(name.strip())) for name in names})))
+
+
+def parse_topics_pattern(text: str) -> TopicSelection:
+    """Parse ``topicsPattern``: a regular expression for the local name, with the namespace in front of it as it is
+    (``persistent://public/default/ord.*``); ``*`` alone stands for all topics. Raises InvalidArgumentError."""
+    from bk_core.pulsar.model.topic_name import DEFAULT, PUBLIC, TopicName
+
+    expected = f"a regular expression behind a namespace, such as {TOPIC_PREFIX}{PUBLIC}/{DEFAULT}/ord.*"
+    rest = text.strip().removeprefix(TOPIC_PREFIX)
+    if "://" in rest:
+        raise bad_value("topicsPattern", text, f"{expected}: only persistent topics have ledgers")
+    parts = rest.split("/", 2) if "/" in rest else [PUBLIC, DEFAULT, rest]
+    if len(parts) != 3 or not all(parts):
+        raise bad_value("topicsPattern", text, expected)
+    tenant, namespace, pattern = parts[0], parts[1], ".*" if parts[2] == "*" else parts[2]
+    try:
+        re.compile(pattern)
+        TopicName.of_parts(tenant, namespace, "x")
+    except re.error as error:
+        raise bad_value("topicsPattern", text, f"{expected}: {error.msg}") from None
+    except InvalidArgumentError:
+        raise bad_value("topicsPattern", text, f"{expected}; tenant and namespace are names, not patterns") from None
+    return TopicSelection(namespace=f"{tenant}/{namespace}", pattern=pattern)
+
+
 def _id_in_list(option: str, text: str, part: str) -> int:
     if not part.isascii() or not part.isdigit() or int(part) > LEDGER_ID_MAX:
         raise bad_value(option, text, f"ledger ids and ranges, for instance 3,5,9-12; {part!r} is none")
@@ -198,7 +262,9 @@ def _logs(names: Iterable[str]) -> LogSelection:
     return LogSelection(tuple(sorted({parse_log_name(name) for name in names})))
 
 
-def _from_path(path: str) -> LedgerSelection | LogSelection:
+def _from_path(path: str) -> LedgerSelection | LogSelection | TopicSelection:
+    if "://" in path:
+        return parse_topics([path])
     if not path.startswith(LEDGER_PREFIX):
         return _logs([path])
     ids = path.removeprefix(LEDGER_PREFIX)
@@ -215,19 +281,25 @@ def _from_paths(text: str) -> Selection:
         paths = None
     if not isinstance(paths, list) or not all(isinstance(p, str) for p in paths) or not paths:
         raise bad_value("paths", text, "paths")
-    ledgers, logs = set[int](), set[str]()
+    ledgers, logs, topics = set[int](), set[str](), set[str]()
     for each in map(_from_path, paths):
         match each:
             case LedgerSelection(ids):
                 ledgers.update(ids)
             case LogSelection(names):
                 logs.update(names)
-    if ledgers and logs:
+            case TopicSelection(names):
+                topics.update(names)
+    if bool(ledgers) + bool(logs) + bool(topics) > 1:
         raise InvalidArgumentError(
-            "ledgers and logs cannot be read together", value=f"paths={text}", remedy="load them apart and union them"
+            "ledgers, logs and topics cannot be read together",
+            value=f"paths={text}",
+            remedy="load them apart and union them",
         )
     if len(ledgers) > LEDGERS_MAX:
         raise _too_many("paths", text)
+    if topics:
+        return parse_topics(topics)
     return LedgerSelection(tuple(sorted(ledgers))) if ledgers else _logs(logs)
 
 
@@ -237,6 +309,9 @@ _PARSERS: Mapping[str, Callable[[str], Selection]] = {
     "log": lambda text: _logs([text]),
     "logs": lambda text: _logs(name.strip() for name in text.split(",")),
     "logPattern": parse_pattern,
+    "topic": lambda text: parse_topics([text]),
+    "topics": lambda text: parse_topics(text.split(",")),
+    "topicsPattern": parse_topics_pattern,
     "path": _from_path,
     "paths": _from_paths,
 }

@@ -23,7 +23,7 @@ from bk_spark.options.selection import SELECTORS
 METADATA_KEY = "bookkeeper.table"
 VERSION = 1
 
-_STARTS = ("startingOffsets", "startingTimestamp", "startingEntryId")
+_STARTS = ("startingOffsets", "startingTimestamp", "startingEntryId", "subscription")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingEntryId")
 
 KEPT = (*(each.name for each in OPTIONS if each.kept), "path")
@@ -41,7 +41,7 @@ REFUSED: Mapping[str, str] = {
 the names of a secret's file or variable. If a table held such a name, its maker would choose which file of a reading
 user is sent to which cluster."""
 
-OF_WHO_READS = ("token.path", "zookeeper.auth.path")
+OF_WHO_READS = ("token.path", "zookeeper.auth.path", "pulsarAdmin.token.path")
 """Read options that CREATE TABLE accepts and the table does not keep; every read gives its own. The client sends the
 contents of these files to the cluster. If a table kept the names, all its readers would send their files to a cluster
 that the table's maker chose."""

@@ -16,7 +16,15 @@ from bk_spark import codecs
 from bk_spark.errors import shown
 from bk_spark.options.offsets import check_bounds
 from bk_spark.options.options import BkOptions
-from bk_spark.options.selection import ColumnSelection, LedgerSource, LogSource, PatternSelection, Selection, Source
+from bk_spark.options.selection import (
+    ColumnSelection,
+    LedgerSource,
+    LogSource,
+    PatternSelection,
+    Selection,
+    Source,
+    TopicSelection,
+)
 from bk_spark.plan.ledgers import open_ledger
 from bk_spark.plan.log_ranges import resolve_log
 from bk_spark.plan.packing import LedgerRange, PartitionLayout, Span, bytes_between
@@ -33,8 +41,8 @@ def sources_of(bookkeeper: BookKeeper, selection: Selection) -> tuple[Source, ..
     match selection:
         case PatternSelection():
             return tuple(LogSource(name) for name in sorted(bookkeeper.store.list_logs()) if selection.matches(name))
-        case ColumnSelection():
-            raise AssertionError("for writes only")
+        case ColumnSelection() | TopicSelection():
+            raise AssertionError("for writes, and for bk_spark.topics")
         case _:
             return selection.sources
 

@@ -4,7 +4,7 @@ the rows of the failed attempt. Within a task nothing is read twice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +72,7 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
     if no replica has an entry, and PackageMismatchError on a worker with another version."""
     if plan is None:
         return
-    if plan.version != __version__:
-        raise package_mismatch(plan.version, __version__)
-    worker_reuse.settle()
+    begin_task(plan)
     line = task_log.Reading(plan.ranges)
     rows = value_rows(plan, codec, options, line) if codec.reads_values else id_rows(plan, codec)
     logs = sorted({each.log for each in plan.ranges if each.log is not None})
@@ -82,21 +80,45 @@ def read_rows(plan: TaskPlan | None, codec: codecs.RowCodec, options: BkOptions)
         yield from task_log.reading(line, joined(rows))
 
 
+def begin_task(plan: TaskPlan) -> None:
+    """Prepare this process for a task. Raises PackageMismatchError if the driver has another version."""
+    if plan.version != __version__:
+        raise package_mismatch(plan.version, __version__)
+    worker_reuse.settle()
+
+
 def value_rows(
     plan: TaskPlan, codec: codecs.RowCodec, options: BkOptions, line: task_log.Reading
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with values, in whole batches as the bookies sent them. Small ledgers are requested ahead."""
+
+    def columns_of(wanted: LedgerRange) -> ColumnsWanted | None:
+        return codec.columns_wanted(place_of(wanted, plan))
+
+    with closing(planned_entries(plan, options, line, columns_of)) as entries:
+        for wanted, batch in entries:
+            yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
+
+
+def planned_entries(
+    plan: TaskPlan,
+    options: BkOptions,
+    line: task_log.Reading,
+    columns_of: Callable[[LedgerRange], ColumnsWanted | None] = lambda _: None,
+) -> Generator[tuple[LedgerRange, EntryBatch | ColumnBatch], None, None]:
+    """Yield all entries of a plan, in order, each batch with its range. With ``failOnDataLoss=false`` the rest of a
+    range whose ledger was deleted is skipped. Raises what :func:`read_rows` raises."""
     reader = clients.detached_reader(options, plan.instance_id, plan.bookies)
     ranges = plan.ranges
     while ranges:
         progress = Progress(ranges)
-        asked = (wanted_range(each, codec.columns_wanted(place_of(each, plan))) for each in ranges)
+        asked = (wanted_range(each, columns_of(each)) for each in ranges)
         try:
             with closing(reader.read_all(asked, prefer=plan.prefer)) as batches:
                 for number, batch in batches:
                     wanted = progress.take(number, batch.parts if isinstance(batch, ColumnBatch) else batch)
                     line.bytes += batch.payload_bytes
-                    yield from codec.rows(batch, batch.entry_ids(), place_of(wanted, plan))
+                    yield wanted, batch
             progress.check_end()
         except NoSuchLedgerError:
             if options.fail_on_data_loss:

@@ -34,18 +34,29 @@ def task_plans(
     """Return one plan for each Spark partition, with only what its task needs. Raises what ``codec.check`` raises, for
     extents of another codec and for a schema that cannot be read."""
     schemas = check_codec(bookkeeper, options, resolved, codec, stream=stream)
+    return packed_plans(bookkeeper, options, resolved.ranges, schemas, None if codec.reads_values else ID_BYTES)
+
+
+def packed_plans(
+    bookkeeper: BookKeeper,
+    options: BkOptions,
+    ranges: Sequence[LedgerRange],
+    schemas: Schemas,
+    entry_bytes: int | None = None,
+) -> list[TaskPlan]:
+    """Return one plan for each Spark partition of these ranges. ``entry_bytes``, if given, is the cost of each entry,
+    because entries are not read."""
     limits = PartitionLimits(
         options.max_bytes_per_partition,
         options.max_entries_per_partition,
         options.min_partitions,
         RANGE_BYTES,
-        None if codec.reads_values else ID_BYTES,
+        entry_bytes,
     )
-    packed = pack(resolved.ranges, limits)
+    packed = pack(ranges, limits)
     infos = bookie_infos(bookkeeper) if packed else {}
     return [
-        _task_plan(bookkeeper.instance_id, ranges, infos, schemas, prefer=number)
-        for number, ranges in enumerate(packed)
+        _task_plan(bookkeeper.instance_id, task, infos, schemas, prefer=number) for number, task in enumerate(packed)
     ]
 
 

@@ -142,6 +142,8 @@ def within(found: Messages, bounds: Bounds) -> Messages:
         keep &= place(bounds.end)[0]
     if bounds.published_from_ms is not None:
         keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] >= bounds.published_from_ms
+    if bounds.published_before_ms is not None:
+        keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] < bounds.published_before_ms
     if keep.all():
         return found
     return Messages(heads, found.data, columns.take(np.flatnonzero(keep)), found.first_chunks)

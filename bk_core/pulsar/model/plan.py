@@ -52,6 +52,7 @@ class Bounds:
     is_after: bool = False
     end: MessageId | None = None
     published_from_ms: int | None = None
+    published_before_ms: int | None = None
 
     @property
     def first_entry(self) -> EntryPosition | None:

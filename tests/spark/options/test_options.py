@@ -67,7 +67,7 @@ def test_kafkas_names_are_understood() -> None:
 
 def test_every_field_is_made_of_options_and_has_the_name_of_its_one() -> None:
     made_of = {f.name: f.metadata.get("options", ()) for f in fields(BkOptions)}
-    several = ["selection", "ledger_password", "starting", "ending", "client_settings"]
+    several = ["selection", "ledger_password", "starting", "ending", "topics", "client_settings"]
     assert [name for name, rows in made_of.items() if len(rows) != 1] == several
     for name, rows in made_of.items():
         if len(rows) == 1:

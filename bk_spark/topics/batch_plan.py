@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans a batch read of topics on the driver, once for each plan. Runs on the client's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from bk_core.client import BookKeeper
+from bk_core.errors import NoSuchEntryError
+from bk_core.pulsar.model.managed_ledger import ManagedLedger
+from bk_core.pulsar.model.message_id import MessageId
+from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import TxnId
+from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.planning import PartitionPlanner
+from bk_core.pulsar.topic import PulsarCluster
+from bk_spark.options.options import BkOptions
+from bk_spark.options.selection import TopicSelection
+from bk_spark.options.topic_options import TopicOptions
+from bk_spark.topics import bounds as bounds_of
+from bk_spark.topics.selecting import no_topic_matches, selected_parts
+
+logger = logging.getLogger("bk_spark.plan")
+
+T = TypeVar("T")
+PLANNED_AT_ONCE = 8
+"""The maximum number of topics and partitions that are planned at the same time."""
+
+
+async def plan_batch(bookkeeper: BookKeeper, options: BkOptions) -> list[PartitionPlan]:
+    """Return what a ``load()`` reads of each topic or partition, in reading order. Raises NoSuchTopicError,
+    InvalidArgumentError for positions that cannot be, NoSuchEntryError for a start that was trimmed
+    (``failOnDataLoss``), LedgerOffloadedError, and what reading heads of messages of transactions raises."""
+    assert options.topics is not None
+    assert isinstance(options.selection, TopicSelection)
+    async with PulsarCluster(bookkeeper, options.topics.access(options.ledger_password)) as cluster:
+        nodes = await cluster.nodes()
+        parts = await asyncio.to_thread(selected_parts, nodes, options.selection)
+        if not parts:
+            raise await asyncio.to_thread(no_topic_matches, nodes, options.selection)
+        options.topics.starting.check("startingOffsets", parts)
+        options.topics.ending.check("endingOffsets", parts)
+        spaces = dict[tuple[str, str], bool]()
+        return await at_once([PartPlan(cluster, nodes, topic, options, spaces).plan for topic in parts])
+
+
+async def at_once(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Return the results of all calls, in order. The first error ends the others."""
+    gate = asyncio.Semaphore(PLANNED_AT_ONCE)
+
+    async def call(work: Callable[[], Awaitable[T]]) -> T:
+        async with gate:
+            return await work()
+
+    tasks = [asyncio.ensure_future(call(each)) for each in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class PartPlan:
+    """Plans one topic or partition. ``transactions`` remembers which namespaces may have transactions."""
+
+    cluster: PulsarCluster
+    nodes: PulsarNodes
+    topic: TopicName
+    options: BkOptions
+    transactions: dict[tuple[str, str], bool]
+
+    @property
+    def how(self) -> TopicOptions:
+        assert self.options.topics is not None
+        return self.options.topics
+
+    async def plan(self) -> PartitionPlan:
+        """Return the plan."""
+        planner = self.cluster.planner(self.nodes, self.topic)
+        try:
+            bounds = await self._bounds(planner)
+            bounds, ranges = await self._ranges(planner, bounds)
+            ranges, aborted, decided = await self._outcomes(planner, bounds, ranges)
+        finally:
+            await planner.close()
+        return PartitionPlan(self.topic, tuple(ranges), None, bounds, aborted, decided)
+
+    async def _bounds(self, planner: PartitionPlanner) -> Bounds:
+        how = self.how
+        start, end = bounds_of.message_at(how.starting.at(self.topic)), bounds_of.message_at(how.ending.at(self.topic))
+        needs_record = how.published_from_ms is not None or how.published_before_ms is not None
+        if needs_record or how.subscription is not None:
+            record = await asyncio.to_thread(self.nodes.managed_ledger, self.topic) or ManagedLedger(())
+            start = await start_of(planner, record, how) or start
+            if how.published_before_ms is not None:
+                end = bounds_of.end_by_time(record, how.published_before_ms)
+        return Bounds(start, False, end, how.published_from_ms, how.published_before_ms)
+
+    async def _ranges(self, planner: PartitionPlanner, bounds: Bounds) -> tuple[Bounds, list[TopicRange]]:
+        try:
+            ranges = await planner.ranges(bounds, compacted=self.how.compacted)
+        except NoSuchEntryError as error:
+            if self.options.fail_on_data_loss:
+                raise bounds_of.trimmed(self.topic, error, self.how) from error
+            logger.warning("%s: read from the earliest message that is left (failOnDataLoss=false)", error)
+            bounds = Bounds(None, False, bounds.end, bounds.published_from_ms, bounds.published_before_ms)
+            ranges = await planner.ranges(bounds, compacted=self.how.compacted)
+        if self.how.starting.places or self.how.ending.places:
+            bounds_of.check_within(self.topic, bounds.start, bounds.end, planner.end.last)
+        return bounds, ranges
+
+    async def _outcomes(
+        self, planner: PartitionPlanner, bounds: Bounds, ranges: list[TopicRange]
+    ) -> tuple[list[TopicRange], frozenset[TxnId], bool]:
+        """Return the ranges up to the first undecided transaction, the aborted ones, and whether they were looked
+        for."""
+        if self.how.isolation == "read_uncommitted" or not await self._may_have_transactions():
+            return ranges, frozenset(), False
+        beyond = None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
+        return *await self.cluster.outcomes(planner).decide(ranges, beyond), True
+
+    async def _may_have_transactions(self) -> bool:
+        """Asked after the end is known: a broker notes the first transaction of a namespace before its messages."""
+        space = self.topic.tenant, self.topic.namespace
+        if not self.transactions.get(space):
+            self.transactions[space] = await asyncio.to_thread(self.nodes.may_have_transactions, self.topic)
+        return self.transactions[space]
+
+
+async def start_of(planner: PartitionPlanner, record: ManagedLedger, how: TopicOptions) -> MessageId | None:
+    """Return where ``startingTimestamp`` or ``subscription`` begins; None if neither is given, or for the begin."""
+    if how.subscription is not None:
+        cursors = await planner.cursors()
+        return bounds_of.start_of_subscription(planner.topic, record, cursors, how.subscription)
+    return None if how.published_from_ms is None else bounds_of.start_by_time(record, how.published_from_ms)

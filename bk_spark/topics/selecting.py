@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks up which topics and partitions a selection names. Calls block."""
+
+from __future__ import annotations
+
+from bk_core.errors import NoSuchTopicError
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.nodes import PulsarNodes
+from bk_spark.errors import shown
+from bk_spark.options.selection import TopicSelection
+
+
+def selected_parts(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
+    """Return the topics without partitions and the partitions that are selected, in reading order: by topic, then by
+    number. A pattern takes no topics that brokers made for themselves. Raises NoSuchTopicError for a topic that does
+    not exist; a pattern may find none."""
+    found = dict[TopicName, None]()
+    for topic in _topics(nodes, selection):
+        found.update(dict.fromkeys(nodes.parts(topic)))
+    return list(found)
+
+
+def _topics(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
+    if selection.pattern is None:
+        return [TopicName.parse(name) for name in selection.names]
+    return [topic for topic in _namespace(nodes, selection) if selection.matches(topic.whole.local)]
+
+
+def _namespace(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
+    tenant, _, namespace = selection.namespace.partition("/")
+    return [topic for topic, _ in nodes.topics(tenant, namespace) if not topic.is_system]
+
+
+def no_topic_matches(nodes: PulsarNodes, selection: TopicSelection) -> NoSuchTopicError:
+    """Return the error for a pattern that matches no topic. It names the topics of the namespace."""
+    names = shown([topic.local for topic in _namespace(nodes, selection)])
+    remedy = f"topics of {selection.namespace}: {names}" if names else f"namespace {selection.namespace} has no topics"
+    return NoSuchTopicError(f"there are no {selection}", remedy=remedy)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the rows of one task: entries of topics become messages, in columns throughout."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+
+from bk_core.columns.row_origins import LedgerAt, Rows
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import NoSuchEntryError, NoSuchLedgerError
+from bk_core.observe import traces
+from bk_core.pulsar.gathering import joined as joined_entries
+from bk_core.pulsar.messages.decoder import DecodeOptions
+from bk_core.pulsar.messages.encryption import Decryptor
+from bk_core.pulsar.messages.heads import Heads
+from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, committed, without
+from bk_core.pulsar.messages.rows import schema_of
+from bk_core.pulsar.messages.scan import Mask
+from bk_spark.codecs.read_columns import ReadColumns
+from bk_spark.options.options import BkOptions
+from bk_spark.options.topic_options import TopicOptions
+from bk_spark.plan.packing import LedgerRange
+from bk_spark.read.ledger_reader import begin_task, joined, planned_entries, wanted_range
+from bk_spark.topics.tasks import TopicPart, TopicTask
+from bk_spark.workers import clients, task_log
+
+logger = logging.getLogger("bk_spark.task")
+
+GATHERED_BYTES = 2 << 20
+"""Entries are made into rows together up to this many bytes: making rows costs the same for one entry as for hundreds,
+and ledgers of brokers come in batches of a few entries."""
+LOOK_BACK_STEP_BYTES = 2 << 20
+"""How many bytes of entries a task reads at once when it looks for first chunks."""
+NO_ROWS = Rows(np.zeros(0, dtype=np.int64))
+
+
+def read_topics(task: TopicTask | None, columns: ReadColumns, options: BkOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task, in order, in batches as :func:`bk_spark.read.ledger_reader.read_rows` makes them.
+    ``task`` is None if Spark made a task for nothing to read. Raises what reading entries raises. For an entry that
+    cannot be read as a message it raises CorruptMessageError, MessageChecksumError, MessageEncryptedError or
+    UnsupportedTopicError."""
+    if task is None:
+        return
+    begin_task(task.plan)
+    line = task_log.Reading(task.plan.ranges)
+    rows = TaskRows(task, columns, options).rows(line)
+    with traces.operation("spark.read", ranges=len(task.plan.ranges), logs=sorted(task.parts)):
+        yield from task_log.reading(line, joined(rows))
+
+
+class TaskRows:
+    """Makes the rows of one task. Each topic or partition keeps its begun messages of chunks."""
+
+    def __init__(self, task: TopicTask, columns: ReadColumns, options: BkOptions) -> None:
+        assert options.topics is not None
+        self._task, self._columns, self._options = task, columns, options
+        self._how: TopicOptions = options.topics
+        self._makers = dict[str, RowMaker]()
+        keys = self._how.private_keys
+        self._decode = DecodeOptions(
+            corrupt=self._how.corrupt,
+            encrypted=self._how.encrypted,
+            decryptor=None if keys is None else Decryptor(keys),
+        )
+
+    def rows(self, line: task_log.Reading) -> Iterator[pa.RecordBatch]:
+        """Yield all rows."""
+        with closing(planned_entries(self._task.plan, self._options, line)) as entries:
+            for wanted, batch in gathered(entries):  # type: ignore[arg-type]  # without columns, entries come whole
+                yield from self._made(wanted, batch)
+
+    def _made(self, wanted: LedgerRange, batch: EntryBatch) -> Iterator[pa.RecordBatch]:
+        part = self._task.parts[wanted.log or ""]
+        maker = self._maker(part)
+        is_compacted = wanted.ledger_id in part.compacted
+        heads = maker.heads(batch, compacted=is_compacted)
+        if not is_compacted and (look_back := maker.missing(heads)) is not None:
+            self._look_back(part, maker, look_back)
+        at = LedgerAt(ledger_id=wanted.ledger_id, log=wanted.log)
+        for made in maker.rows(heads, part.bounds, self._kept(part, heads, is_compacted=is_compacted)):
+            yield self._columns.assemble(made.column, NO_ROWS, at)
+        for error in maker.take_reports():
+            logger.warning("%s: left out (corruptEntries=skip)", error)
+
+    def _maker(self, part: TopicPart) -> RowMaker:
+        name = str(part.topic)
+        if name not in self._makers:
+            self._makers[name] = RowMaker(part.topic, schema_of(self._columns.data), self._decode)
+        return self._makers[name]
+
+    def _kept(self, part: TopicPart, heads: Heads, *, is_compacted: bool) -> Mask | None:
+        """Return which entries are shown, None for all. What was compacted was committed before."""
+        if self._how.isolation == "read_uncommitted":
+            return None
+        if is_compacted:
+            return without(heads, part.aborted) if part.aborted else None
+        return committed(heads, part.aborted, decided=part.decided)
+
+    def _look_back(self, part: TopicPart, maker: RowMaker, wanted: LookBack) -> None:
+        """Take the earlier chunks of these messages, as far as they are there."""
+        for step in backwards(part.before, LOOK_BACK_STEP_BYTES):
+            earlier = list(self._heads(part, maker, step))
+            if not all(wanted.add(heads) for heads in reversed(earlier)):
+                break
+        wanted.finish()
+
+    def _heads(self, part: TopicPart, maker: RowMaker, step: LedgerRange) -> Iterator[Heads]:
+        """Yield the heads of earlier entries; none if they were trimmed."""
+        plan, wanted = self._task.plan, wanted_range(step)
+        reader = clients.detached_reader(self._options, plan.instance_id, plan.bookies)
+        batches = reader.read(wanted.ledger_id, wanted.metadata, wanted.first, wanted.last, prefer=plan.prefer)
+        try:
+            for batch in batches:
+                yield maker.heads(batch, compacted=step.ledger_id in part.compacted)
+        except (NoSuchLedgerError, NoSuchEntryError) as error:
+            logger.warning("%s: chunks of messages of %s before it are not there", error, part.topic)
+
+
+def gathered(entries: Iterable[tuple[LedgerRange, EntryBatch]]) -> Iterator[tuple[LedgerRange, EntryBatch]]:
+    """Yield the same entries in batches of about GATHERED_BYTES, each of one ledger."""
+    held, size = list[EntryBatch](), 0
+    at: LedgerRange | None = None
+    for wanted, batch in entries:
+        if at is not None and (size >= GATHERED_BYTES or not _follows(at, held[-1], wanted, batch)):
+            yield at, joined_entries(held)
+            held, size = [], 0
+        at = wanted
+        held.append(batch)
+        size += batch.payload_bytes
+    if at is not None:
+        yield at, joined_entries(held)
+
+
+def _follows(at: LedgerRange, last: EntryBatch, wanted: LedgerRange, batch: EntryBatch) -> bool:
+    return wanted.ledger_id == at.ledger_id and wanted.log == at.log and batch.first_entry_id == last.last_entry_id + 1
+
+
+def backwards(ranges: Iterable[LedgerRange], bytes_max: int) -> Iterator[LedgerRange]:
+    """Yield parts of about ``bytes_max`` of these ranges, the last one first."""
+    for each in reversed(list(ranges)):
+        rest = each
+        step = max(1, bytes_max * each.entries // max(1, each.bytes))
+        while rest.entries > step:
+            rest, part = rest.split(rest.entries - step)
+            yield part
+        yield rest

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns plans of topics into plans of tasks. A task needs no metadata store.
+
+Theory. Ranges are cut anywhere between entries, by bytes, as those of logs are. A message whose chunks lie in several
+tasks belongs to the task that has its last chunk. That task looks for the others in the entries before its own
+(``TopicPart.before``). So rows come in the order of their ids, and a repeated task or micro-batch has the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import TxnId
+from bk_spark.options.options import BkOptions
+from bk_spark.plan.packing import Layouts, LedgerRange, PartitionLayout
+from bk_spark.read.task_plan import TaskPlan
+from bk_spark.read.tasks import packed_plans
+
+if TYPE_CHECKING:
+    from bk_core.blocking import BookKeeper
+
+LOOK_BACK_BYTES = 1 << 30
+"""How far before its own entries a task looks for the first chunks of a message, in payload bytes. Producers send the
+chunks of a message one after the other, so they are close together unless many producers send such messages at once."""
+LOOK_BACK_RANGES = 64
+"""The same limit, in ranges: each makes the plan of a task larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """The facts about one topic or partition that a task needs. ``compacted`` are the ledgers of the compacted topic.
+    ``aborted`` and ``decided`` are those of :class:`PartitionPlan`. ``before`` are the ranges before the task's own,
+    the latest last."""
+
+    topic: TopicName
+    bounds: Bounds
+    compacted: frozenset[int]
+    aborted: frozenset[TxnId]
+    decided: bool
+    before: tuple[LedgerRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTask:
+    """The plan of one task. The ranges in ``plan`` name their topic or partition as their log; ``parts`` has these by
+    name."""
+
+    plan: TaskPlan
+    parts: Mapping[str, TopicPart]
+
+
+def task_plans(
+    bookkeeper: BookKeeper,
+    options: BkOptions,
+    plans: Sequence[PartitionPlan],
+    earlier: Mapping[TopicName, Sequence[TopicRange]] | None = None,
+) -> list[TopicTask]:
+    """Return one plan for each Spark partition. ``earlier`` are ranges before those of a plan, in which first chunks
+    may be."""
+    layouts = Layouts()
+
+    def converted(ranges: Sequence[TopicRange]) -> list[LedgerRange]:
+        return [ledger_range(each, options.ledger_password, layouts) for each in ranges]
+
+    ranges = [each for plan in plans for each in converted(plan.ranges)]
+    history = {str(topic): converted(before) for topic, before in (earlier or {}).items()}
+    by_name = {str(plan.topic): plan for plan in plans}
+    return list(_with_parts(packed_plans(bookkeeper, options, ranges, {}), by_name, history))
+
+
+def ledger_range(each: TopicRange, password: bytes, layouts: Layouts) -> LedgerRange:
+    """Return a range of a topic in the form that is packed into tasks."""
+    return LedgerRange(
+        ledger_id=each.ledger_id,
+        first=each.first,
+        last=each.last,
+        bytes=each.bytes,
+        log=str(each.topic),
+        closed=each.metadata.is_closed,
+        layout=layouts(PartitionLayout.of(each.metadata, password)),
+    )
+
+
+def _with_parts(
+    packed: Sequence[TaskPlan], plans: Mapping[str, PartitionPlan], history: dict[str, list[LedgerRange]]
+) -> Iterator[TopicTask]:
+    """Add to each plan the facts about its topics. ``history`` has the ranges before, and grows."""
+    for task in packed:
+        parts = dict[str, TopicPart]()
+        for each in task.ranges:
+            name = each.log or ""
+            if name not in parts:
+                parts[name] = _part(plans[name], latest(history.get(name, [])))
+            history.setdefault(name, []).append(each)
+        yield TopicTask(task, parts)
+
+
+def _part(plan: PartitionPlan, before: tuple[LedgerRange, ...]) -> TopicPart:
+    compacted = frozenset(each.ledger_id for each in plan.ranges if each.is_compacted)
+    return TopicPart(plan.topic, plan.bounds, compacted, plan.aborted, plan.decided, before)
+
+
+def latest(
+    ranges: Sequence[LedgerRange], bytes_max: int = LOOK_BACK_BYTES, ranges_max: int = LOOK_BACK_RANGES
+) -> tuple[LedgerRange, ...]:
+    """Return the last ranges within the limits, in order: at least one if there is any. Neighbours in one ledger become
+    one range."""
+    found, size = list[LedgerRange](), 0
+    for each in reversed(ranges):
+        if found and (size >= bytes_max or len(found) >= ranges_max):
+            break
+        size += each.bytes
+        after = found[-1] if found else None
+        if after is not None and after.ledger_id == each.ledger_id and after.first == each.last + 1:
+            found[-1] = _joined(each, after)
+        else:
+            found.append(each)
+    return tuple(reversed(found))
+
+
+def _joined(each: LedgerRange, after: LedgerRange) -> LedgerRange:
+    return LedgerRange(
+        ledger_id=each.ledger_id,
+        first=each.first,
+        last=after.last,
+        bytes=each.bytes + after.bytes,
+        log=each.log,
+        closed=each.closed,
+        layout=each.layout,
+    )
