@@ -214,7 +214,8 @@ async def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> Non
     """A client that has shown how fast it is, and is paused then. gRPC would let it send many megabytes ahead, and keep
     them, for each such stream."""
 
-    async def story(server: Server) -> None:
+    limits = {"in_flight_bytes_max": MIB, "stream_bytes_max": MIB, "group_bytes_max": MIB, "read_part_bytes": MIB}
+    async with throttling(tmp_path, sync_s=4, **limits) as server:
         raw = await server.grpc_connection()
         stream = await raw.stream("Add")
         for _ in range(8):  # of no session: refused, but read
@@ -224,10 +225,6 @@ async def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> Non
         await raw.send(stream, pack(LaneMessage(b"", [frame(1, 0, [bytes(2 * MIB)], session=1)])))
         assert 0 < await raw.put(stream, b"\0" + (MIB).to_bytes(4, "big") + bytes(40 * MIB)) < 3 * MIB
 
-    limits = {"in_flight_bytes_max": MIB, "stream_bytes_max": MIB, "group_bytes_max": MIB, "read_part_bytes": MIB}
-    async with throttling(tmp_path, sync_s=4, **limits) as world:
-        await story(world)
-
 
 @pytest.mark.rule("L3")
 @LANES
@@ -236,7 +233,8 @@ async def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_wha
 ) -> None:
     """The log takes 4 MiB in 0.1 s; admitted are at most 2 × 16 MiB of normal adds and 2 × 4 MiB of recovery."""
 
-    async def story(server: Server) -> None:
+    limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
+    async with throttling(tmp_path, lane, sync_s=0.1, **limits) as server:
         await server.lane().write(1, 0, [b"a"])
         floods = []
         for ledger in range(100, 112):
@@ -259,16 +257,13 @@ async def test_flood_of_adds_delays_fences_recovery_and_reads_no_longer_than_wha
             assert await took(client.read(1, 0, 0)) < 1
         assert await took(floods[0].fence(50)) < 2.5, "also on a connection whose adds are paused"
 
-    limits = {"in_flight_bytes_max": 16 * MIB, "stream_bytes_max": 16 * MIB, "group_bytes_max": 4 * MIB}
-    async with throttling(tmp_path, lane, sync_s=0.1, **limits) as world:
-        await story(world)
-
 
 async def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_have_in_flight(tmp_path: Path) -> None:
     """The log takes 1 MiB in 0.1 s. Four clients of one address send 40 MiB at once; without the limit the add of
     another address waits behind most of it, 3.5 s. Nothing of the flood is lost."""
 
-    async def story(server: Server) -> None:
+    limits = {"in_flight_bytes_per_address_max": 2 * MIB, "group_bytes_max": MIB, "unix_socket": False}
+    async with throttling(tmp_path, DIRECT, sync_s=0.1, **limits) as server:
         honest = server.lane()
         await honest.write(1, 0, [b"a"])
 
@@ -290,10 +285,6 @@ async def test_flood_of_one_address_delays_others_no_longer_than_what_it_may_hav
             while not (await honest.read(ledger, 9, 9, bytes_max=2 * MIB))[0]:
                 await asyncio.sleep(0.05)
             await read(honest, ledger, 10)
-
-    limits = {"in_flight_bytes_per_address_max": 2 * MIB, "group_bytes_max": MIB, "unix_socket": False}
-    async with throttling(tmp_path, DIRECT, sync_s=0.1, **limits) as world:
-        await story(world)
 
 
 @pytest.mark.rule("L3")

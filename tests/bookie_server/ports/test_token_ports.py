@@ -618,7 +618,8 @@ async def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Pat
     (tmp_path / "grants").write_text("5a" * 32 + "\n")
     port = free_port()
 
-    async def story(world: TokenWorld) -> None:
+    secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants"), "admin_port": port}
+    async with token_bookie(tmp_path, **secure) as world:
         bookie, store = world.world.bookie, world.world._store
         store.write_roles(RolesTable().granted(Line("ingest", Role.WRITER, scope_of("cluster"))), None)
         tokens = {who: str(world.token(name=who, subject=who)) for who in ("ingest", "web")}
@@ -656,10 +657,6 @@ async def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Pat
         for who, status in (("ingest", 403), ("web", 200)):
             asked = AdminPorts(5, world.trust, TokenFile(tokens[who]))
             assert (await asked.get_status(endpoint, "/config"))[0] == status
-
-    secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants"), "admin_port": port}
-    async with token_bookie(tmp_path, **secure) as world:
-        await story(world)
 
 
 # --- who shows nothing ---

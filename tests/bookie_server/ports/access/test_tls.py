@@ -253,7 +253,7 @@ async def test_old_versions_of_tls_are_refused(tmp_path: Path) -> None:
 async def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do(why: str, tmp_path: Path) -> None:
     """Its error is about a quorum: more bookies would not help."""
 
-    async def story(world: TlsWorld) -> None:
+    async with tls_bookie(tmp_path, tls_clients=("*CN=client,*",)) as world:
         settings = world.authority.issue("other").settings() if why == "not let in" else {}
         if why == "has expired":
             settings = world.authority.issue("client", begins_h=-48, ends_h=-24).settings()
@@ -270,9 +270,6 @@ async def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do
                 await writer.append(b"x")
         assert "start more bookies" not in raised.value.remedy
         assert isinstance(raised.value.__cause__, TransportError)
-
-    async with tls_bookie(tmp_path, tls_clients=("*CN=client,*",)) as world:
-        await story(world)
 
 
 # --- Apache's wire, byte by byte ---

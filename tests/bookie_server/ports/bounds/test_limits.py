@@ -264,7 +264,11 @@ async def test_a_flood_is_slowed_down_and_nobodys_adds_are_lost_and_nobodys_fail
 async def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_may_come_again(
     tmp_path: Path, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TlsWorld, tls: Callable[[str], Any]) -> None:
+    def limits(world: TlsWorld) -> Limits:
+        return world.bookie._clients.limits
+
+    monkeypatch.setitem(PATIENCE_S, RequestKind.ADD, 0.5)
+    async with tls_clients(tmp_path, requests_per_s_per_principal_max=10) as (world, tls):
         files = tls("one")
         async with world.lane(lane, files) as one, world.lane(lane, files) as two:
             await one.write(1, 0, [b"a"])
@@ -280,13 +284,6 @@ async def test_adds_that_come_far_too_early_end_their_session_as_overloaded_and_
             two.send(again, 2, 1, [b"again"], lac=0)
             await listener.until(lambda said: ("acked", again, 1) in said)
             assert (await one.read(2, 0, 1))[0] == {0: b"durable", 1: b"again"}
-
-    def limits(world: TlsWorld) -> Limits:
-        return world.bookie._clients.limits
-
-    monkeypatch.setitem(PATIENCE_S, RequestKind.ADD, 0.5)
-    async with tls_clients(tmp_path, requests_per_s_per_principal_max=10) as world:
-        await story(*world)
 
 
 @pytest.mark.parametrize("lane", OURS)
