@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from bk_core.errors import UnsupportedTopicError
 from bk_spark import compat
 from bk_spark.options import table_options
 from bk_spark.options.options import Use, parse_options
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from bk_spark.stream.stream_reader import StreamReader
     from bk_spark.stream.stream_writer import StreamWriter
     from bk_spark.topics.batch_reader import TopicReader
+    from bk_spark.topics.stream_reader import TopicStreamReader
     from bk_spark.write.log_writer import LogWriter
 
 FORMAT = "bookkeeper"
@@ -66,16 +66,14 @@ class BookKeeperDataSource(DataSource):
 
         return LedgerReader(options, schema)
 
-    def streamReader(self, schema: Any) -> StreamReader:
-        from bk_spark.stream.stream_reader import StreamReader
-
+    def streamReader(self, schema: Any) -> StreamReader | TopicStreamReader:
         options = parse_options(table_options.for_read(self.options, schema), Use.STREAM)
         if options.topics is not None:
-            raise UnsupportedTopicError(
-                "topics of Pulsar are not read as streams",
-                value=str(options.selection),
-                remedy="read them in batches: spark.read",
-            )
+            from bk_spark.topics.stream_reader import TopicStreamReader
+
+            return TopicStreamReader(options, schema)
+        from bk_spark.stream.stream_reader import StreamReader
+
         return StreamReader(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> LogWriter:

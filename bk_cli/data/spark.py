@@ -158,7 +158,7 @@ def _is_ours(text: str) -> bool:
         found = json.loads(text)
     except ValueError:
         return text.startswith("{")
-    return isinstance(found, dict) and "cluster" in found
+    return isinstance(found, dict) and "cluster" in found and "topics" not in found  # topics of Pulsar are not listed
 
 
 def _problem(batch: CheckpointBatch, source: str, error: InvalidArgumentError) -> Finding:

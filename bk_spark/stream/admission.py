@@ -11,9 +11,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
-from bk_spark.options.selection import Source
 from bk_spark.plan.packing import Span, admit, bytes_between
+
+
+class Ordered(Protocol):
+    """A source: a ledger, a log, or a topic. Sources are served in order."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+S = TypeVar("S", bound=Ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +49,14 @@ class TriggerLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanAdmission:
+class SpanAdmission(Generic[S]):
     """Where the micro-batch ends in each source, and which source was served first."""
 
-    ends: Mapping[Source, int]
-    first: Source | None = None
+    ends: Mapping[S, int]
+    first: S | None = None
 
 
-def admit_all(backlogs: Mapping[Source, Backlog], limits: TriggerLimits, after: Source | None = None) -> SpanAdmission:
+def admit_all(backlogs: Mapping[S, Backlog], limits: TriggerLimits, after: S | None = None) -> SpanAdmission[S]:
     """Return where a micro-batch over all sources ends. It takes at least one entry if there is any, and otherwise
     stays within both limits. Bytes are estimated from ``spans``. ``after`` is the source that was served first in the
     last batch; this time it comes last. No end is below its source's begin."""
@@ -64,7 +73,7 @@ def admit_all(backlogs: Mapping[Source, Backlog], limits: TriggerLimits, after: 
     return SpanAdmission(ends, order[0])
 
 
-def _turned(order: list[Source], after: Source | None) -> list[Source]:
+def _turned(order: list[S], after: S | None) -> list[S]:
     """Rotate the sources so that the one behind ``after`` comes first."""
     if after is None or type(after) is not type(order[0]):
         return order
@@ -72,7 +81,7 @@ def _turned(order: list[Source], after: Source | None) -> list[Source]:
     return order[turn:] + order[:turn]
 
 
-def _fits(waiting: Mapping[Source, Backlog], limits: TriggerLimits) -> bool:
+def _fits(waiting: Mapping[S, Backlog], limits: TriggerLimits) -> bool:
     if limits.entries_max is not None and sum(each.entries for each in waiting.values()) > limits.entries_max:
         return False
     if limits.bytes_max is None:
@@ -85,7 +94,7 @@ def _fits(waiting: Mapping[Source, Backlog], limits: TriggerLimits) -> bool:
     return True
 
 
-def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: TriggerLimits) -> dict[Source, int]:
+def _shared(waiting: Mapping[S, Backlog], order: Sequence[S], limits: TriggerLimits) -> dict[S, int]:
     ends = {source: each.begin for source, each in waiting.items()}
     entries_left, bytes_left = limits.entries_max, limits.bytes_max
     for number, source in enumerate(order):
@@ -105,7 +114,7 @@ def _shared(waiting: Mapping[Source, Backlog], order: Sequence[Source], limits: 
     return {source: each.end for source, each in served.items()}
 
 
-def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
+def _by_entries(backlogs: Mapping[S, Backlog], room: int) -> dict[S, Backlog]:
     """Cut the backlogs to ``room`` entries in all, in proportion to their sizes. The first ones get the remainder."""
     total = sum(each.entries for each in backlogs.values())
     if total <= room:
@@ -119,14 +128,14 @@ def _by_entries(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, B
     return {source: Backlog(b.begin, b.begin + shares[source], b.spans) for source, b in backlogs.items()}
 
 
-def _by_bytes(backlogs: Mapping[Source, Backlog], room: int) -> dict[Source, Backlog]:
+def _by_bytes(backlogs: Mapping[S, Backlog], room: int) -> dict[S, Backlog]:
     """Cut the backlogs to ``room`` bytes in all, in proportion to their bytes. Counting stops once a backlog exceeds
     ``room``."""
     wanted = {source: bytes_between(b.spans, b.begin, b.end, room) for source, b in backlogs.items()}
     total = sum(wanted.values())
     if total <= room:
         return dict(backlogs)
-    cut: dict[Source, Backlog] = {}
+    cut: dict[S, Backlog] = {}
     for source, b in backlogs.items():
         end = b.end if not wanted[source] else end_by_bytes(b, room * wanted[source] // total)
         cut[source] = Backlog(b.begin, end, b.spans)

@@ -177,10 +177,15 @@ def parts(start: StreamOffset, end: StreamOffset, seen: Seen, options: BkOptions
 
 def check_cluster(offset: StreamOffset, cluster: str) -> None:
     """Check that the offset belongs to this cluster. Raises ClusterMismatchError."""
-    if offset.cluster != cluster:
+    check_same_cluster(offset.cluster, cluster)
+
+
+def check_same_cluster(found: str, cluster: str) -> None:
+    """Check that the cluster of a checkpoint is this cluster. Raises ClusterMismatchError."""
+    if found != cluster:
         raise ClusterMismatchError(
             "the checkpoint belongs to another cluster",
-            value=f"checkpoint {offset.cluster}, metadataServiceUri {cluster}",
+            value=f"checkpoint {found}, metadataServiceUri {cluster}",
             remedy="point metadataServiceUri at the first cluster, or use another checkpointLocation",
         )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from bk_core.client import ClientConfig
 from bk_core.pulsar.model.message_id import MessageId
-from bk_spark.options.options import Use, parse_options
+from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.topics.batch_reader import TopicReader
 from bk_spark.topics.columns import default_schema
+from bk_spark.topics.stream_reader import TopicStreamReader
 from bk_spark.workers import clients
 from tests.kit.memory_cluster import MemoryBookKeeper
 from tests.kit.pulsar_world import PulsarWorld
@@ -58,6 +60,12 @@ class SparkWorld:
         parsed = parse_options(self.given(options), Use.READ)
         return TopicReader(parsed, default_schema(parsed) if schema is None else schema)
 
+    def stream(self, **options: Any) -> Stream:
+        """A query that begins at the earliest messages unless it is said otherwise."""
+        starts = {"startingoffsets", "startingtimestamp", "subscription"} & options.keys()
+        given = self.given(options if starts else {"startingoffsets": "earliest", **options})
+        return Stream(parse_options(given, Use.STREAM))
+
     def table(self, schema: Any = None, **options: Any) -> pa.Table:
         """What ``load()`` would give. Reader and partitions travel as bytes, as they do in Spark."""
         reader = self.reader(schema, **options)
@@ -65,6 +73,51 @@ class SparkWorld:
 
     def values(self, **options: Any) -> list[bytes | None]:
         return self.table(**options)["value"].to_pylist()  # type: ignore[no-any-return]
+
+
+class Stream:
+    """A streaming query, call by call as Spark makes them. Offsets pass through JSON."""
+
+    def __init__(self, options: BkOptions) -> None:
+        self.options = options
+        self.reader = TopicStreamReader(options, default_schema(options))
+        self.at: dict[str, Any] = {}
+
+    def begin(self) -> Stream:
+        self.at = through_json(self.reader.initialOffset())
+        return self
+
+    def restart(self, at: dict[str, Any]) -> Stream:
+        """Another run of the query, with a checkpoint."""
+        again = Stream(self.options)
+        again.at = at
+        return again
+
+    def step(self, limit: Any = None) -> list[bytes | None]:
+        """One micro-batch; its values, of all partitions one after the other."""
+        end = self.latest(limit)
+        found = self.rows(self.at, end)
+        self.at = end
+        return found
+
+    def latest(self, limit: Any = None) -> dict[str, Any]:
+        """The end of the next micro-batch, as it is now."""
+        self.reader._seen = None
+        return through_json(self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit()))
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes | None]:
+        reader = TopicStreamReader(self.options, default_schema(self.options))  # that of the tasks
+        found = rows_of(reader, self.reader.partitions(start, end))
+        return found["value"].to_pylist()  # type: ignore[no-any-return]
+
+    @property
+    def positions(self) -> dict[str, str]:
+        return {name.rpartition("/")[2]: at for name, at in self.at["topics"].items()}
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(json.dumps(offset))
+    return decoded
 
 
 def rows_of(reader: Any, partitions: Any) -> pa.Table:

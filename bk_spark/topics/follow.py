@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the topics of a stream, and plans its micro-batches. Runs on the client's loop and never fences.
+
+A micro-batch is planned from its two offsets alone: its entries were confirmed when the second one was chosen, so no
+broker is asked again. A repeated micro-batch has exactly the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+
+from bk_core.client import BookKeeper
+from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
+from bk_core.pulsar.model.managed_ledger import ManagedLedger
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.planning import PartitionPlanner
+from bk_core.pulsar.reading import PartitionReading
+from bk_core.pulsar.topic import PulsarCluster
+from bk_spark.options.offsets import EARLIEST, LATEST
+from bk_spark.options.options import BkOptions
+from bk_spark.options.selection import TopicSelection
+from bk_spark.topics import bounds as bounds_of
+from bk_spark.topics.batch_plan import at_once, start_of
+from bk_spark.topics.offsets import BEGIN, PartSeen, TopicOffset, end_of
+from bk_spark.topics.part_of_batch import PartOfBatch
+from bk_spark.topics.selecting import selected_parts
+
+logger = logging.getLogger("bk_spark.stream")
+
+LIST_S = 2.0
+"""The seconds after which new topics and partitions are looked for again."""
+
+Planned = tuple[PartitionPlan, list[TopicRange]]
+"""The plan of one topic or partition, and the ranges before it."""
+
+
+class TopicsFollower:
+    """Follows the topics of one stream."""
+
+    def __init__(self, bookkeeper: BookKeeper, options: BkOptions) -> None:
+        assert options.topics is not None
+        assert isinstance(options.selection, TopicSelection)
+        self._options, self._how, self._selection = options, options.topics, options.selection
+        self._bookkeeper = bookkeeper
+        self._cluster = PulsarCluster(bookkeeper, self._how.access(options.ledger_password))
+        self._planners = dict[tuple[TopicName, bool], PartitionPlanner]()
+        self._outcomes = dict[TopicName, tuple[EntryPosition, PartitionReading]]()
+        self._may_have_transactions = set[tuple[str, str]]()
+        self._listed: list[TopicName] = []
+        self._listed_at = float("-inf")
+
+    # --- where a query begins ----------------------------------------------------------------------------------------
+
+    async def initial(self) -> dict[TopicName, MessageId]:
+        """Return where a new query begins. Raises NoSuchTopicError, InvalidArgumentError for positions that cannot be,
+        and NoSuchEntryError for a start that was trimmed (``failOnDataLoss``)."""
+        nodes = await self._cluster.nodes()
+        topics = await self._topics(nodes, fail=True)
+        self._how.starting.check("startingOffsets", topics)
+        starts = await at_once([partial(self._initial_of, nodes, topic) for topic in topics])
+        return dict(zip(topics, starts, strict=True))
+
+    async def _initial_of(self, nodes: PulsarNodes, topic: TopicName) -> MessageId:
+        record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
+        if not record.ledgers:
+            return BEGIN
+        planner, place = self._planner(nodes, topic), self._how.starting.at(topic)
+        first = MessageId(record.ledgers[0].ledger_id, 0)
+        if place == EARLIEST:
+            return await start_of(planner, record, self._how) or first
+        last = MessageId(record.ledgers[-1].ledger_id, 0)
+        end = end_of(await planner.ranges(Bounds(start=last)), last)
+        if place == LATEST:
+            return end
+        assert isinstance(place, MessageId)
+        if place.ledger_id < first.ledger_id:
+            trimmed = NoSuchEntryError("", value=f"{place}, {topic} begins at {first}")
+            if self._options.fail_on_data_loss:
+                raise bounds_of.trimmed(topic, trimmed, self._how)
+            return first
+        bounds_of.check_within(topic, place, None, EntryPosition(end.ledger_id, end.entry_id - 1))
+        begin = Bounds(start=place).first_entry
+        assert begin is not None
+        return MessageId(*begin, -1, place.batch_index if begin == place.entry else -1)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    async def look(self, offset: TopicOffset) -> dict[TopicName, PartSeen]:
+        """Return what can be read of each topic and partition from an offset on, and the new ones. Raises
+        NoSuchTopicError for a topic that was deleted and NoSuchEntryError for messages that were trimmed
+        (``failOnDataLoss``)."""
+        nodes = await self._cluster.nodes()
+        topics = sorted({*await self._topics(nodes, fail=False), *offset.topics})
+        seen = await at_once([partial(self._look_at, nodes, topic, offset.topics.get(topic)) for topic in topics])
+        return {topic: each for topic, each in zip(topics, seen, strict=True) if each is not None}
+
+    async def _look_at(self, nodes: PulsarNodes, topic: TopicName, at: MessageId | None) -> PartSeen | None:
+        record = await asyncio.to_thread(nodes.managed_ledger, topic)
+        if record is None and at not in (None, BEGIN):
+            return self._deleted(topic, at)
+        first = MessageId(record.ledgers[0].ledger_id, 0) if record is not None and record.ledgers else BEGIN
+        if first == BEGIN:
+            begin = BEGIN if at is None else at
+            return PartSeen(begin, (), begin, is_fresh=at is None)
+        begin = first if at in (None, BEGIN) else self._not_trimmed(topic, at, first)
+        planner = self._planner(nodes, topic)
+        ranges = await planner.ranges(Bounds(start=begin))
+        if await self._wants_outcomes(nodes, topic):
+            ranges, _ = await self._decided(topic, begin, ranges)
+        end = planner.following(end_of(ranges, begin).entry)
+        moved = begin if end == begin.entry else MessageId(*end)
+        return PartSeen(begin, tuple(ranges), moved, is_fresh=at is None)
+
+    def _deleted(self, topic: TopicName, at: MessageId | None) -> PartSeen | None:
+        if self._options.fail_on_data_loss:
+            raise NoSuchTopicError(
+                f"{topic} was deleted, and the stream may not have read all of it",
+                value=str(self._selection),
+                remedy="set failOnDataLoss=false to go on without it, or use another checkpointLocation",
+            )
+        if self._selection.pattern is not None:
+            return None
+        assert at is not None
+        return PartSeen(at, (), at)
+
+    def _not_trimmed(self, topic: TopicName, at: MessageId, first: MessageId) -> MessageId:
+        """Return where the stream goes on. A ledger that was read whole, and then trimmed while no query ran, cannot be
+        told from one that was not."""
+        if at.ledger_id >= first.ledger_id:
+            return at
+        if not self._options.fail_on_data_loss:
+            logger.warning("messages of %s from %s on were trimmed: skipped (failOnDataLoss=false)", topic, at.entry)
+            return first
+        raise NoSuchEntryError(
+            f"the next messages of {topic} were trimmed, or a ledger that the stream had read to its end",
+            value=f"the topic begins at {first.entry}, the stream is at {at.entry}",
+            remedy="set failOnDataLoss=false to go on with what is left",
+        )
+
+    async def _topics(self, nodes: PulsarNodes, *, fail: bool) -> list[TopicName]:
+        """Return the selected topics and partitions; with ``fail`` a topic that does not exist is an error."""
+        now = asyncio.get_running_loop().time()
+        if fail or now - self._listed_at >= LIST_S:
+            try:
+                self._listed = await asyncio.to_thread(selected_parts, nodes, self._selection)
+            except NoSuchTopicError:
+                if fail or self._options.fail_on_data_loss:
+                    raise
+            self._listed_at = now
+        return self._listed
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    async def _wants_outcomes(self, nodes: PulsarNodes, topic: TopicName) -> bool:
+        """Whether outcomes of transactions must be looked for. Asked after the end is known: a broker notes the first
+        transaction of a namespace before its messages."""
+        if self._how.isolation == "read_uncommitted":
+            return False
+        space = topic.tenant, topic.namespace
+        if space not in self._may_have_transactions and await asyncio.to_thread(nodes.may_have_transactions, topic):
+            self._may_have_transactions.add(space)
+        return space in self._may_have_transactions
+
+    async def _decided(
+        self, topic: TopicName, begin: MessageId, ranges: list[TopicRange]
+    ) -> tuple[list[TopicRange], PartitionPlan]:
+        """Return the ranges up to the first undecided transaction, and a plan with the aborted ones. Entries whose
+        heads were read are not read again."""
+        since, reading = self._outcomes.get(topic, (begin.entry, None))
+        if reading is None or begin.entry < since:
+            reading = self._cluster.outcomes(topic)
+            self._outcomes[topic] = begin.entry, reading
+        try:
+            left, aborted = await reading.decide(ranges)
+        except BaseException:
+            del self._outcomes[topic]  # what it knows may lack entries
+            raise
+        return left, PartitionPlan(topic, (), None, aborted=aborted, decided=True)
+
+    # --- micro-batches -----------------------------------------------------------------------------------------------
+
+    async def plan(self, start: TopicOffset, end: TopicOffset) -> list[Planned]:
+        """Return what a micro-batch reads. Raises as :meth:`look`, and MetadataUnavailableError while the metadata
+        store or bookies show less than when the batch was made."""
+        nodes = await self._cluster.nodes()
+        topics = [topic for topic, at in sorted(end.topics.items()) if start.topics.get(topic, at) != at]
+        return await at_once([partial(self._planned, nodes, topic, start, end) for topic in topics])
+
+    async def _planned(self, nodes: PulsarNodes, topic: TopicName, start: TopicOffset, end: TopicOffset) -> Planned:
+        record = await asyncio.to_thread(nodes.managed_ledger, topic)
+        if record is None or not record.ledgers:
+            self._deleted(topic, end.topics[topic])
+            return PartitionPlan(topic, (), None), []
+        first, at = MessageId(record.ledgers[0].ledger_id, 0), start.topics[topic]
+        begin = first if at == BEGIN else self._not_trimmed(topic, at, first)
+        if begin >= end.topics[topic]:  # all of it was trimmed
+            return PartitionPlan(topic, (), None), []
+        planner = self._planner(nodes, topic, asks_broker=False)
+        part = PartOfBatch(self._bookkeeper, planner, record, begin, end.topics[topic])
+        before, ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
+        plan = PartitionPlan(topic, (), None)
+        if ranges and await self._wants_outcomes(nodes, topic):
+            known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
+            left, plan = await self._decided(topic, begin, known)
+            part.check_decided(left)
+        bounds = Bounds(begin if begin.batch_index >= 0 else None, published_from_ms=start.published_from_ms)
+        return PartitionPlan(topic, tuple(ranges), None, bounds, plan.aborted, plan.decided), before
+
+    def _planner(self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True) -> PartitionPlanner:
+        key = topic, asks_broker
+        if key not in self._planners:
+            self._planners[key] = self._cluster.planner(nodes, topic, asks_broker=asks_broker)
+        return self._planners[key]
+
+    async def close(self) -> None:
+        """Close all readers and the session with Pulsar's own metadata store. Never raises."""
+        for planner in self._planners.values():
+            with suppress(BookKeeperError):
+                await planner.close()
+        self._planners.clear()
+        with suppress(BookKeeperError):
+            await self._cluster.close()

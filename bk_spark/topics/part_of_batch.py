@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the ranges of one topic or partition in a micro-batch. All its entries are known to be confirmed, so what the
+metadata store and bookies say now can only be too little, which is an error and never fewer rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bk_core.client import BookKeeper
+from bk_core.errors import MetadataUnavailableError, NoSuchEntryError, Outcome
+from bk_core.pulsar.model.managed_ledger import ManagedLedger
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, TopicRange
+from bk_core.pulsar.planning import GUESSED_ENTRY_BYTES, PartitionPlanner
+from bk_spark.topics.offsets import end_of, entry_before, split_at
+from bk_spark.topics.tasks import LOOK_BACK_BYTES, LOOK_BACK_RANGES
+
+ANY_ENTRY = 1 << 62
+"""An entry id above all others."""
+
+
+@dataclass(slots=True)
+class PartOfBatch:
+    """The entries from ``begin`` to ``stop`` (exclusive) of a topic or partition, whose record is ``record``."""
+
+    bookkeeper: BookKeeper
+    planner: PartitionPlanner
+    record: ManagedLedger
+    begin: MessageId
+    stop: MessageId
+
+    async def ranges(self, *, lossless: bool) -> tuple[list[TopicRange], list[TopicRange]]:
+        """Return the ranges before the part, in which first chunks of its messages may be, and the ranges of the part.
+        With ``lossless``, entries that are not there any more are an error. Raises NoSuchEntryError,
+        MetadataUnavailableError."""
+        first = MessageId(first_to_look_at(self.record, self.begin.ledger_id), 0)
+        end = MessageId(*self.stop.entry)
+        try:
+            found = await self.planner.ranges(Bounds(start=first, end=end))
+        except NoSuchEntryError:  # an earlier ledger was trimmed since the record was read
+            found = await self.planner.ranges(Bounds(start=self.begin, end=end))
+        before, ranges = split_at(found, self.begin)
+        self._check_closed()
+        wanted = entry_before(self.stop)
+        if wanted is not None and end_of(ranges, self.begin).entry != self.stop.entry:
+            last = await self._last(wanted, ranges, lossless=lossless)
+            kept = [each for each in ranges if each.ledger_id != wanted.ledger_id]
+            ranges = kept if last is None else [*kept, last]
+        return before, ranges
+
+    def _check_closed(self) -> None:
+        """Check that every ledger before the last one is closed: otherwise its end is not known yet."""
+        at = self.begin.ledger_id
+        while at < self.stop.ledger_id:
+            following = self.planner.following(EntryPosition(at, ANY_ENTRY))
+            if following.ledger_id == at:
+                raise self._too_little(f"ledger {at} is open or not there")
+            at = following.ledger_id
+
+    async def _last(self, wanted: EntryPosition, ranges: list[TopicRange], *, lossless: bool) -> TopicRange | None:
+        """Return the part of the last ledger up to an entry that the bookies do not call confirmed yet."""
+        metadata = (await self.bookkeeper.read_metadata(wanted.ledger_id)).value
+        last = wanted.entry_id
+        if metadata.is_closed and metadata.last_entry_id < last:
+            if lossless:
+                raise NoSuchEntryError(
+                    f"{self.planner.topic} does not hold the messages of a micro-batch any more",
+                    value=f"ledger {wanted.ledger_id} ends at entry {metadata.last_entry_id}, the batch at {last}",
+                    remedy="use another checkpointLocation to go on with what is left",
+                )
+            last = metadata.last_entry_id
+        known = [each for each in ranges if each.ledger_id == wanted.ledger_id]
+        same = self.begin.ledger_id == wanted.ledger_id
+        first = known[0].first if known else self.begin.entry_id if same else 0
+        mean = known[0].bytes // len(known[0]) if known else GUESSED_ENTRY_BYTES
+        if first > last:
+            return None
+        size = mean * (last + 1 - first)
+        return TopicRange(self.planner.topic, wanted.ledger_id, metadata, first, last, size)
+
+    def check_decided(self, decided: list[TopicRange]) -> None:
+        """Check that the transactions of the part have ended in what is known now. Raises MetadataUnavailableError."""
+        end = end_of(decided, self.begin).entry
+        at = self.planner.following(end)
+        if max(end, at) < self.stop.entry:
+            raise self._too_little(f"transactions are decided to {end} only")
+
+    def _too_little(self, why: str) -> MetadataUnavailableError:
+        return MetadataUnavailableError(
+            f"less of {self.planner.topic} is there than when the micro-batch was made",
+            value=f"{why}; the batch is {self.begin.entry} to {self.stop.entry}",
+            remedy="a metadata server may be behind: start the query again; if the store was restored from a backup, "
+            "use another checkpointLocation",
+            outcome=Outcome.NOT_APPLIED,
+        )
+
+
+def first_to_look_at(record: ManagedLedger, ledger_id: int) -> int:
+    """Return the first ledger in which a task may look for first chunks, if its own entries begin in ``ledger_id``."""
+    found, size = ledger_id, 0
+    earlier = [each for each in record.ledgers if each.ledger_id < ledger_id]
+    for each in reversed(earlier[-LOOK_BACK_RANGES:]):
+        if size >= LOOK_BACK_BYTES or not each.is_in_bookies:
+            break
+        found, size = each.ledger_id, size + max(0, each.bytes)
+    return found
