@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of Pulsar through Spark, with bookies as processes and Pulsar's nodes in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from bk_core.blocking import BookKeeper, LedgerWriter
+from bk_core.pulsar.model.message_id import MessageId
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+from tests.kit import pulsar_entries as kit
+from tests.kit.pulsar_world import plain
+from tests.pulsar.test_rows import chunk
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+
+class Broker:
+    """Writes ledgers and nodes as a broker does."""
+
+    def __init__(self, uri: str, client: BookKeeper) -> None:
+        self._client, self._records = client, dict[str, proto.ManagedLedgerInfo]()
+        self._zookeeper = KazooClient(uri.removeprefix("zk://").partition("/")[0])
+        self._zookeeper.start(10)
+
+    def partitioned(self, name: str, partitions: int) -> None:
+        self._put(TopicName.parse(name).partitions_path, json.dumps({"partitions": partitions}).encode())
+
+    def ledger(self, name: str, *entries: bytes) -> LedgerWriter:
+        """The next ledger of a topic, which stays open; the one before is closed already."""
+        written = self._client.create_ledger()
+        self._record(name).ledgers.add(ledger_id=written.ledger_id)
+        self._publish(name)
+        self.append(written, *entries)
+        return written
+
+    def append(self, written: LedgerWriter, *entries: bytes) -> None:
+        for entry in entries:
+            written.append(entry)
+        if entries:
+            written.write_lac()
+
+    def roll(self, name: str, written: LedgerWriter) -> None:
+        written.close()
+        info = self._record(name).ledgers[-1]
+        info.entries, info.size, info.timestamp = written.last_add_confirmed + 1, written.length, 1_700_000_000_000
+        self._publish(name)
+
+    def trim(self, name: str) -> None:
+        record = self._record(name)
+        gone = record.ledgers[0].ledger_id
+        del record.ledgers[0]
+        self._publish(name)
+        self._client.delete_ledger(gone)
+
+    def close(self) -> None:
+        self._zookeeper.stop()
+        self._zookeeper.close()
+
+    def _record(self, name: str) -> proto.ManagedLedgerInfo:
+        return self._records.setdefault(name, proto.ManagedLedgerInfo())
+
+    def _publish(self, name: str) -> None:
+        self._put(TopicName.parse(name).managed_ledger_path, self._record(name).SerializeToString())
+
+    def _put(self, path: str, data: bytes) -> None:
+        self._zookeeper.ensure_path(path)
+        self._zookeeper.set(path, data)
+
+
+@pytest.fixture
+def broker(uri: str, client: BookKeeper) -> Iterator[Broker]:
+    made = Broker(uri, client)
+    yield made
+    made.close()
+
+
+def read(spark: Any, uri: str, **options: Any) -> Any:
+    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options).load()
+
+
+def values(frame: Any) -> list[bytes]:
+    return [bytes(row.value) for row in frame.select("value").collect()]
+
+
+def failure(work: Callable[[], object]) -> str:
+    with pytest.raises(Exception, match=r"\[BK_") as caught:
+        work()
+    return str(caught.value)
+
+
+def test_a_topic_is_a_frame(spark: Any, uri: str, broker: Broker) -> None:
+    first = broker.ledger(
+        "frame", kit.entry(b"a", partition_key=b"k", properties={"p": "1"}), chunk(0, b"x", count=2, total=2)
+    )
+    broker.roll("frame", first)
+    batch = kit.batch_entry([kit.single(b"b"), kit.single(b"c")], compression=3)
+    broker.ledger("frame", batch, chunk(1, b"y", count=2, total=2))
+    frame = read(spark, uri, topic="persistent://public/default/frame", minPartitions=4)
+    assert frame.rdd.getNumPartitions() == 4
+    assert values(frame) == [b"a", b"b", b"c", b"xy"]
+    row = frame.first()
+    assert (bytes(row["__key"]), row["__topic"]) == (b"k", "persistent://public/default/frame")
+    assert row["__messageProperties"] == {"p": "1"}
+    assert MessageId.deserialize(bytes(row["__messageId"])) == MessageId(first.ledger_id, 0)
+    assert row["__publishTime"].timestamp() == 1_700_000_000
+    assert row["__eventTime"] is None
+    more = read(spark, uri, topic="frame", includeMetadata="true")
+    assert more.columns[-3:] == ["__partition", "__producer", "__sequenceId"]
+    assert read(spark, uri, topic="frame", columns="__producer").collect()[0]["__producer"] == "p"
+    assert values(read(spark, uri, topicsPattern="fra.*", startingOffsets=json.dumps({"frame": -2}))) != []
+    path = spark.read.format("bookkeeper").option("metadataServiceUri", uri)
+    assert path.load("persistent://public/default/frame").count() == 4
+
+
+def test_what_cannot_be_is_refused_on_the_driver(spark: Any, uri: str, broker: Broker) -> None:
+    broker.ledger("refused", *plain(b"a"))
+    assert "BK_NO_SUCH_TOPIC" in failure(read(spark, uri, topic="refuse").collect)
+    assert "option codec is not for topics" in failure(lambda: read(spark, uri, topic="refused", codec="arrow"))
+    assert "more than one thing is selected" in failure(lambda: read(spark, uri, topic="refused", log="events"))
+    frame = spark.createDataFrame([(b"x",)], "value binary")
+    writer = frame.write.format("bookkeeper").options(metadataServiceUri=uri, topic="refused").mode("append")
+    assert "does not write to topics of Pulsar" in failure(writer.save)
+
+
+class Query:
+    """A streaming query of a topic into a list of values."""
+
+    def __init__(self, spark: Any, uri: str, checkpoint: Path, **options: Any) -> None:
+        self.batches: dict[int, list[bytes]] = {}
+        self.fail_at: int | None = None
+        given = {"startingOffsets": "earliest", "maxEntriesPerTrigger": 3, **options}
+        source = spark.readStream.format("bookkeeper").options(metadataServiceUri=uri, **given).load()
+        writer = source.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(self._take)
+        self._query = writer.start()
+
+    def _take(self, frame: Any, number: int) -> None:
+        self.batches[number] = values(frame)
+        if number == self.fail_at:
+            raise RuntimeError("made to fail")
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for number in sorted(self.batches) for value in self.batches[number]]
+
+    def wait_for(self, count: int, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while len(self.values) < count:
+            assert self._query.exception() is None, self._query.exception()
+            assert time.monotonic() < deadline, self.values
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._query.processAllAvailable()
+        self._query.stop()
+
+    def wait_failed(self, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while self._query.exception() is None:
+            assert time.monotonic() < deadline, self.values
+            time.sleep(0.02)
+
+
+def test_a_stream_has_every_message_once_across_ledgers_partitions_and_restarts(
+    spark: Any, uri: str, broker: Broker, tmp_path: Path
+) -> None:
+    broker.partitioned("stream", 1)
+    name = "stream-partition-0"
+    written = broker.ledger(name, *plain(b"0", b"1", b"2"), chunk(0, b"3", count=2, total=2))
+    query = Query(spark, uri, tmp_path, topic="stream")
+    query.wait_for(3)
+    broker.append(written, chunk(1, b"!", count=2, total=2))
+    query.wait_for(4)
+    broker.roll(name, written)
+    written = broker.ledger(name, *plain(b"4"))
+    query.wait_for(5)
+    broker.trim(name)
+    broker.partitioned("stream", 2)
+    other = broker.ledger("stream-partition-1", *plain(b"p0"))
+    query.wait_for(6)
+    query.fail_at = max(query.batches) + 1
+    broker.append(written, *plain(b"5", b"6"))
+    query.wait_failed()
+    failed = dict(query.batches)
+    again = Query(spark, uri, tmp_path, topic="stream")
+    again.wait_for(2)
+    broker.append(other, *plain(b"p1"))
+    again.wait_for(3)
+    again.stop()
+    for number in failed.keys() & again.batches.keys():
+        assert again.batches[number] == failed[number]
+    found = [value for number, each in sorted({**failed, **again.batches}.items()) for value in each]
+    assert [value for value in found if not value.startswith(b"p")] == [b"0", b"1", b"2", b"3!", b"4", b"5", b"6"]
+    assert [value for value in found if value.startswith(b"p")] == [b"p0", b"p1"]
+
+
+def test_a_stream_of_available_messages_ends(spark: Any, uri: str, broker: Broker, tmp_path: Path) -> None:
+    broker.ledger("available", *plain(*(b"%d" % number for number in range(10))))
+    source = spark.readStream.format("bookkeeper").options(
+        metadataServiceUri=uri, topic="available", startingOffsets="earliest", maxEntriesPerTrigger=4
+    )
+    found = list[list[bytes]]()
+    writer = source.load().writeStream.option("checkpointLocation", str(tmp_path))
+    query = writer.foreachBatch(lambda frame, _: found.append(values(frame))).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert [len(each) for each in found if each] == [4, 4, 2]
