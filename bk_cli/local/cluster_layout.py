@@ -15,7 +15,7 @@ from bk_core.errors import DataDirectoryError, InvalidArgumentError
 HOST = "127.0.0.1"
 BOOKIES = 4  # three make a ledger, and one is spare (RULES E2)
 BOOKIE_PORT = 3181
-LANE_PORTS_ABOVE = (1000, 2000)  # of gRPC and of the direct lane
+LANE_PORTS_ABOVE = (1000, 2000)  # grpc_port and direct_port
 PORTS_ABOVE = (
     *LANE_PORTS_ABOVE,
     3000,
