@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error that the product raises, in one file, because users look for all of them in one place. docs/errors.md
-shows the tree.
+shows the tree. ``bk_cli/exit_codes.py`` gives each class the exit code of ``bk``.
 
 Each error says whether the operation certainly did not happen (``NOT_APPLIED``) or may have happened (``UNKNOWN``), in
 one line (rule E1): ``[BK_CODE] what; value; remedy. (not applied)``.
