@@ -224,6 +224,8 @@ def spark_option(option: OptionDefinition, meanings: dict[str, str]) -> str:
         if option.kind is OptionKind.DURATION
         else ""
     )
+    if option.name not in meanings:
+        raise UndocumentedError(f"{option.name}: write in docs/spark.md#options what it means")
     choices = " or ".join(f"`{each}`" for each in option.choices)
     default = f"default `{option.default}`" if option.default else "default none"
     return item(option.name, [kind, unit, choices, default], meanings[option.name])
