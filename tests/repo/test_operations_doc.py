@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bk_cli.main import bk
+from bk_cli.main import COMMANDS, bk
 from bk_core.client.config import ClientConfig
 from bookie_server.admin.bookie_metrics import METRICS
 from bookie_server.config import BookieConfig
@@ -67,6 +67,11 @@ def _wrong(line: str) -> str:
 def test_every_command_that_a_page_names_can_be_typed(page: str) -> None:
     wrong = {line: why for line in _commands(_text(page)) if (why := _wrong(line))}
     assert wrong == {}
+
+
+def test_the_page_of_commands_has_every_command() -> None:
+    text = _text("cli")
+    assert [name for name in COMMANDS if not re.search(rf"`bk {name}\b", text)] == []
 
 
 def test_a_command_that_there_is_not_is_noticed() -> None:
