@@ -613,6 +613,10 @@ def _position(given: Positions | None, topic: TopicName, name: str, is_partition
     return given
 
 
+async def _no_history(_: EntryPosition) -> list[TopicRange]:
+    return []
+
+
 def _broker(access: PulsarAccess) -> BrokerAdmin | None:
     """Raises InvalidArgumentError for a URL or a file that cannot be used."""
     if not access.admin_url:
@@ -683,13 +687,14 @@ class PulsarCluster:
         broker = self._broker if asks_broker else None
         return PartitionPlanner(self.bookkeeper, nodes, topic, password=self._access.password, broker=broker)
 
-    def outcomes(self, planner: PartitionPlanner) -> PartitionReading:
-        """Return a reader that looks for the outcomes of transactions (:meth:`PartitionReading.decide`)."""
+    def outcomes(self, topic: TopicName) -> PartitionReading:
+        """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
+        no rows, so it needs no entries before its ranges."""
         from bk_core.pulsar.messages.rows import schema_of
         from bk_core.pulsar.reading import LedgerReads, PartitionReading, ReadOptions
 
         reads, options = LedgerReads(self.bookkeeper, self._access.password), ReadOptions(schema_of(None))
-        return PartitionReading(planner.topic, reads, options, planner.history)
+        return PartitionReading(topic, reads, options, _no_history)
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one."""

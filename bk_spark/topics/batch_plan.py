@@ -125,7 +125,7 @@ class PartPlan:
         if self.how.isolation == "read_uncommitted" or not await self._may_have_transactions():
             return ranges, frozenset(), False
         beyond = None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
-        return *await self.cluster.outcomes(planner).decide(ranges, beyond), True
+        return *await self.cluster.outcomes(self.topic).decide(ranges, beyond), True
 
     async def _may_have_transactions(self) -> bool:
         """Asked after the end is known: a broker notes the first transaction of a namespace before its messages."""

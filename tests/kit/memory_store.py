@@ -368,7 +368,7 @@ class MemoryTree:
                     outcome=Outcome.NOT_APPLIED,
                 )
 
-    def _write(self, path: str, size: int, change: Callable[[], None], size_max: int = NODE_BYTES_MAX) -> None:
+    def _write(self, path: str, size: int, change: Callable[[], object], size_max: int = NODE_BYTES_MAX) -> None:
         if size > size_max:
             raise InvalidArgumentError(f"A record has at most {size_max} bytes", value=f"{path}: {size} bytes")
         self._await_connected(path)
