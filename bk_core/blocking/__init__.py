@@ -22,7 +22,8 @@ from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, Ledg
 
 
 class LedgerWriter(LedgerWriterBase):
-    """A ledger open for appending. Made by ``BookKeeper.create_ledger``; a context manager that closes it.
+    """A ledger that is open for appending, made by ``BookKeeper.create_ledger``. As a context manager it closes
+    the ledger at the end.
 
     ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
     """
@@ -72,8 +73,8 @@ class LedgerWriter(LedgerWriterBase):
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
-        that came first; the error's outcome says whether the entry may be in the ledger."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends first, raises the error
+        that ended it; the error's outcome says whether the entry may be in the ledger."""
         self._thread.call(self._inner.wait_confirmed(entry_id))
 
     def flush(self) -> None:
@@ -82,20 +83,20 @@ class LedgerWriter(LedgerWriterBase):
 
     def force(self) -> EntryId:
         """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
-        deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
+        deferred syncs it only waits as :meth:`flush` does. If the writer ends first, raises the error that ended it."""
         return self._thread.call(self._inner.force())
 
     def write_lac(self) -> EntryId:
         """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
-        it. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
-        and the error that ended this writer.
+        it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
+        QuorumTimeoutError, or the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
         """
         return self._thread.call(self._inner.write_lac())
 
     def close(self) -> None:
-        """Send the queued entries and close the ledger at its last entry. May be called again.
+        """Send the queued entries and close the ledger at its last entry. It may be called again.
 
         Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
         entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finding of an examination, in words. It is the one type for the verdict on a cluster, ``bk doctor``, the
-``explain`` commands and checkpoints of Spark. Each caller prints it in its own way."""
+"""A finding of an examination, in words. The verdict on a cluster, ``bk doctor``, the ``explain`` commands and the
+examination of Spark checkpoints all use this type. Each of them prints findings in its own way."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Weight(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``what`` is a sentence. ``remedy`` is a command, or what to do first in words and then the command.
+    """One finding. ``what`` is a sentence. ``remedy`` is a command, or words that say what to do first, followed by a
+    command.
     ``where`` names what was examined: a bookie, a check, a place in a file. ``short`` is ``what`` as a part of a longer
-    sentence. ``error`` is the class of error behind it, which decides a command's exit code."""
+    sentence. ``error`` is the class of the error that it stands for, which decides a command's exit code."""
 
     weight: Weight
     what: str

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows operators the commits of one data directory: a histogram, spans and lines about slow commits."""
+"""Reports the commits of one data directory to operators: in a histogram, in spans, and in log lines about slow
+ones."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from bookie_server.engine.slow import slow_commit
 logger = logging.getLogger(__name__)
 
 TIMES_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""The bounds of the histogram of commits, in seconds."""
+"""The upper bounds of the buckets in the histogram of commit times, in seconds."""
 
 
 class CommitObserver:
     """The reports about commits.
 
-    - ``times``: how long commits took. The thread that holds the log observes.
-    - ``spans``: OpenTelemetry's spans, None in a process without it.
+    - ``times``: how long commits took. Only the thread that holds the log adds to it.
+    - ``spans``: the maker of OpenTelemetry spans; None in a process without OpenTelemetry.
     - ``traced``: for each traced message whose commit is not done, the header of its last frame and the context of its
       span. The loop adds to it, and the thread that holds the log removes.
-    - ``slow_s``: commits that take this long, waiting included, are logged to ``_slow``. ``_path`` names the directory.
+    - ``slow_s``: a commit that takes this long or longer, its wait included, is logged to ``_slow``. ``_path`` is the
+      directory's path.
     """
 
     def __init__(self, slow: SlowLog | None = None, path: str = "") -> None:
@@ -38,11 +40,11 @@ class CommitObserver:
         self.slow_s = self._slow.threshold_s
 
     def trace(self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader], context: Any) -> None:
-        """Note that these frames, which are to be queued next, came with a traced message."""
+        """Note that these frames, which the caller is about to queue, came with a traced message."""
         self.traced[headers[-1] if headers else parse_header(frames[-1])] = context
 
     def report(self, group: Group, waited_s: float, took_s: float) -> None:
-        """Report a commit that is traced or was slow. The first of its frames waited for ``waited_s``."""
+        """Report the commit of a group if it is traced or was slow. Its first frame waited for ``waited_s`` seconds."""
         if self.traced and self.spans is not None:
             about_group = {"frames": len(group.frames), "bytes": sum(map(len, group.frames)), "waited_s": waited_s}
             for header in group.headers:

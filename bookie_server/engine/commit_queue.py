@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work that waits for the log of one data directory, and the turns of the loop and the commit thread at it."""
+"""The queue of work for the log of one data directory. It decides whether the loop or the commit thread uses the
+log."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Group(NamedTuple):
     reserve: bool
     """Whether the group may use the last spare segment, because one of its frames may."""
     since: float
-    """The clock's time when the first of the frames came, or a little earlier."""
+    """The clock's time when the first of the frames was queued, or when the group before was taken, if that was
+    later."""
 
 
 _NO_FRAMES = Group((), (), False, 0.0)
@@ -52,12 +54,14 @@ class CommitQueue:
     State, all of it under ``lock``:
 
     - ``frames``: the queued frames in their order, each with its header and whether it may use the reserve. Other
-      objects only look at it.
-    - ``_bytes``: the size of these frames. ``_since``: when the first of them came, or a little earlier.
-    - ``copies``: the copies that wait. ``_copies_turn``: the copies are next, because the last work was a group.
+      objects only read it.
+    - ``_bytes``: the size of these frames. ``_since``: when the first of them was queued, or when the last group
+      left it behind.
+    - ``copies``: the copies that wait. ``_copies_turn``: copies go before frames, because the last work was a group.
     - ``is_held``: the loop or the commit thread uses the log.
     - ``_is_halted``: a group failed. Nothing is taken until :meth:`drop` with ``resume``.
-    - ``_is_stopping``: after :meth:`stop` no more copies are queued. :meth:`take` ends once the queue is empty.
+    - ``_is_stopping``: :meth:`stop` was called. No more copies are queued, and :meth:`take` returns None once the queue
+      is empty.
 
     ``_wake`` is the condition on which the commit thread waits. ``_frames_max`` limits the frames of a group.
     ``_speed`` limits its bytes, and says whether the loop may commit.
@@ -76,7 +80,7 @@ class CommitQueue:
     # --- adding -----------------------------------------------------------------------------------------------------
 
     def put(self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader], reserve: bool) -> bool:
-        """Queue frames behind all others. Return True if the loop may commit the queue at the end of its turn: the
+        """Queue frames behind those that wait. Return True if the loop may commit the queue at the end of its turn: the
         disk is fast, the log is free and the queue is small. Otherwise wake the commit thread."""
         queue, speed = self.frames, self._speed
         with self.lock:
@@ -92,7 +96,7 @@ class CommitQueue:
         return True
 
     def put_copies(self, copies: Copies) -> None:
-        """Queue copies, or cancel them after :meth:`stop`."""
+        """Queue copies. After :meth:`stop`, cancel them instead."""
         with self._wake:
             if self._is_stopping:
                 copies.done.cancel()
@@ -103,9 +107,9 @@ class CommitQueue:
     # --- taking -----------------------------------------------------------------------------------------------------
 
     def take(self, may_record: Callable[[], bool]) -> Group | Copies | None:
-        """Wait for work, and hold the log for it. Return None after :meth:`stop`, once all is done.
+        """Wait for work, hold the log for it and return it. Return None after :meth:`stop`, once all work is done.
 
-        Once the log has been free for IDLE_S and ``may_record`` is true, the work is a group without frames.
+        The work is a group without frames if the log has been free for IDLE_S and ``may_record`` returned True.
         """
         with self._wake:
             while True:
@@ -138,7 +142,8 @@ class CommitQueue:
         return self._group()
 
     def release(self, *, halted: bool = False, quietly: bool = False) -> None:
-        """Let the log go. With ``quietly`` the commit thread is woken only if there is work."""
+        """Let the log go. ``halted`` says that its group failed. With ``quietly``, wake the commit thread only if there
+        is work."""
         with self.lock:
             self.is_held = False
             self._is_halted |= halted
@@ -153,12 +158,12 @@ class CommitQueue:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def halt(self) -> None:
-        """Let nothing be taken until :meth:`drop` with ``resume``."""
+        """Give out no work until :meth:`drop` with ``resume``."""
         self._is_halted = True
 
     def drop(self, *, resume: bool) -> None:
-        """Forget the queued frames. With ``resume``, later frames are taken again. Otherwise nothing is taken from now
-        on, and the copies are cancelled."""
+        """Forget the queued frames. With ``resume``, frames that are queued later can be taken again. Otherwise nothing
+        can be taken from now on, and the copies are cancelled."""
         with self._wake:
             self._bytes = 0
             self.frames.clear()
@@ -168,13 +173,13 @@ class CommitQueue:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Have :meth:`take` end once the queue is empty."""
+        """Have :meth:`take` return None once the queue is empty."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
 
     def end(self) -> None:
-        """Cancel all copies, those that wait and those to come: the commit thread has ended."""
+        """Cancel the copies that wait and those that come later, because the commit thread has ended."""
         with self._wake:
             self._is_stopping = True
             self._cancel_copies()
@@ -183,7 +188,7 @@ class CommitQueue:
         while self.copies:
             done = self.copies.popleft().done
             done.cancel()
-            done.set_running_or_notify_cancel()  # without it the waiting thread is not woken
+            done.set_running_or_notify_cancel()  # without this call the thread that waits is not woken
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
@@ -199,13 +204,13 @@ class CommitQueue:
         return None
 
     def _group(self) -> Group:
-        """Take the first frames off the queue: at least one, and no more than a group may have."""
+        """Take the first frames off the queue as a group: at least one, and at most as many as a group may have."""
         queue, since = self.frames, self._since
         if len(queue) == 1:
             frame, header, reserve = queue.popleft()
             self._bytes = 0
             return Group((frame,), (header,), reserve, since)
-        self._since = self._clock()  # of the frames that this group leaves behind
+        self._since = self._clock()  # for the frames that this group leaves behind
         taken: list[bytes | memoryview] = []
         headers: list[FrameHeader] = []
         size, bytes_max, any_reserve = 0, self._speed.group_bytes, False

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commits: writes the queued frames to the log, one group commit at a time.
 
-The commit thread waits for nothing but the disk's sync of a group. Spare segments, sealing and all other upkeep have a
-thread of their own (``maintenance_thread.py``). Copies made by compaction take turns with groups.
+The commit thread waits only for work and for the disk. Another thread makes spare segments, seals full ones and does
+all other upkeep (``maintenance_thread.py``). Copies made by compaction take turns with groups.
 
-A hop to the thread and back costs more than the sync of a fast disk. So the loop itself commits a small group that
-finds the log idle, at the end of the turn that queued its frames, and answers at once. This blocks the loop, so
-the loop commits only while all recent commits were fast, and never a group that begins a new segment. The loop gets
-the results of groups in the order of the log: it commits a group only after it has the result of every group of the
-thread.
+A hop to the thread and back costs more than the sync of a fast disk. So the loop itself commits a small group if the
+log is idle at the end of the turn that queued the frames, and answers at once. This blocks the loop, so the loop
+commits only while all recent commits were fast, and never a group that begins a new segment. The loop must get the
+results of groups in the order of the log. Therefore it commits a group only after it has the result of every group that
+the thread committed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ from bookie_server.storage.log.segment_log import SegmentLog
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.02
-"""How often the loop looks after the log while it commits groups itself."""
+"""While the loop commits groups itself, it calls ``looked_after`` after each such period, in seconds."""
 
 
 class Committer:
     """The owner of one directory's log until :meth:`stop`. After each group it calls ``committed`` or ``failed`` on the
-    loop, and ``looked_after`` on the commit thread. All that waits for the log is in the ``queue``.
+    loop. It calls ``looked_after``, which wakes the log's maintenance if that is needed, on the commit thread after
+    each group of the thread, and on the loop every ``_LOOK_S`` while the loop commits. The ``queue`` has all work that
+    waits for the log.
 
     State beside the queue:
 
     - ``_writer``: writes and measures groups, on the thread that holds the log. ``speed`` has what it measured.
-    - ``_is_scheduled`` (the loop's): the loop looks at the queue at the end of this turn.
+    - ``_is_scheduled`` (the loop's): :meth:`_commit_on_loop` is called at the end of this turn.
     - ``_is_watched`` (set by the loop): the loop calls ``_look_idle`` soon, and wakes the thread when it has committed
       nothing for a while. The thread does not record the log's position meanwhile.
     - ``_posted`` (the thread's) and ``_told`` (the loop's): the number of groups of the thread that were posted to the
@@ -63,7 +65,8 @@ class Committer:
         at_turn_end: Callable[[Callable[[], None]], object] | None = None,
         observer: CommitObserver | None = None,
     ) -> None:
-        """``at_turn_end`` has a call made at the end of the loop's turn; without it that is the next turn."""
+        """``at_turn_end(call)`` makes the call at the end of the loop's turn. Without it the call is made in the next
+        turn."""
         self._log, self._loop, self._post = log, loop, poster(loop)
         self._at_turn_end = at_turn_end or loop.call_soon
         self._committed, self._failed, self._looked_after = committed, failed, looked_after
@@ -83,8 +86,8 @@ class Committer:
     def put(
         self, frames: Sequence[bytes | memoryview], headers: Sequence[FrameHeader] = (), *, reserve: bool = False
     ) -> None:
-        """Queue frames behind all others; ``headers`` and ``reserve`` as in :meth:`SegmentLog.append_group`. On the
-        loop."""
+        """Queue frames behind those that wait. ``headers`` and ``reserve`` are as in :meth:`SegmentLog.append_group`.
+        Call it on the loop."""
         spans = self._writer.observer.spans
         if spans is not None and spans.arriving is not None:
             self._writer.observer.trace(frames, headers, spans.arriving)
@@ -101,13 +104,13 @@ class Committer:
         return copies.done
 
     def drop(self, *, resume: bool) -> None:
-        """Forget the queued frames, as the machine has done. With ``resume``, frames that come from now on are written.
-        Otherwise nothing is ever written again."""
+        """Forget the queued frames, which the machine has forgotten too. With ``resume``, frames that are queued from
+        now on are written. Otherwise nothing is ever written again."""
         self._writer.observer.traced.clear()
         self.queue.drop(resume=resume)
 
     def stop(self) -> None:
-        """Commit what is queued, record the position and end the thread. Not on the loop's thread."""
+        """Commit what is queued, record the position and end the thread. Do not call this on the loop's thread."""
         self.queue.stop()
         self._thread.join()
 
@@ -115,12 +118,12 @@ class Committer:
 
     def _commit_on_loop(self) -> None:
         self._is_scheduled = False
-        with self.queue.lock:  # from the look at the counters until the log is held
+        with self.queue.lock:  # the counters must not change before the log is held
             if self._posted != self._told:
                 self.queue.wake()
                 return
             group = self.queue.take_small(self._log.has_room)
-        if group is None:  # no frames, or they are the thread's
+        if group is None:  # there are no frames, or the thread commits them
             return
         try:
             places = self._writer.write(group)
@@ -134,7 +137,7 @@ class Committer:
             self._failed(StorageFailedError("a commit on the loop failed", value=repr(error)))
             return
         try:
-            self._committed(places, self.speed.group_bytes)  # no segment was begun: there is no full one to be released
+            self._committed(places, self.speed.group_bytes)  # it began no segment, so no full one has to be released
         finally:
             if not self._is_watched:
                 self._is_watched = True
@@ -142,8 +145,8 @@ class Committer:
             self.queue.release(quietly=True)
 
     def _look_idle(self) -> None:
-        """Have the log looked after. Once the loop has committed nothing for a while, wake the thread: it records the
-        position if the log stays idle. Both are too slow to be done for each group."""
+        """Call ``looked_after``. Once the loop has committed nothing for ``_LOOK_S``, wake the thread, which records
+        the position if the log stays idle. Both are too slow to be done for each group."""
         self._looked_after()
         left_s = self._writer.ended_s + _LOOK_S - self._loop.time()
         if left_s > 0:
@@ -153,7 +156,7 @@ class Committer:
         self.queue.wake()
 
     def _tell(self, places: Sequence[Place]) -> None:
-        """Tell the engine about a group of the thread."""
+        """Give the engine the places of a group that the thread committed."""
         self._told += 1
         self._committed(places, max(self.speed.group_bytes, sum([place.size for place in places])))
 
@@ -173,7 +176,7 @@ class Committer:
         self.queue.end()
 
     def _may_record(self) -> bool:
-        """Return whether to record the position if the log stays idle. Called only while nobody holds the log."""
+        """Return whether to record the position if the log stays idle. Called only while no thread holds the log."""
         return self._log.position_unrecorded and not self._is_watched
 
     def _commit(self, group: Group) -> None:

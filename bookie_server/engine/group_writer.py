@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to the segment log for the committer: groups, copies and the log's position."""
+"""Writes groups, copies and the log's position to the segment log, for the committer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class GroupWriter:
-    """The writer to one log, which measures each group. Only the thread that holds the log (``CommitQueue``) may call.
+    """The writer to one log, which measures each group. Only the thread that holds the log may call (``CommitQueue``).
 
-    ``ended_s`` is the clock's time when the last group ended. ``speed`` and ``observer`` take in each group.
+    ``ended_s`` is the clock's time when the last group ended. ``speed`` learns from each group, and ``observer``
+    reports it.
     """
 
     def __init__(self, log: SegmentLog, speed: DiskSpeed, observer: CommitObserver, clock: Callable[[], float]) -> None:
@@ -27,8 +28,8 @@ class GroupWriter:
         self.ended_s = 0.0
 
     def write(self, group: Group) -> list[Place]:
-        """Write a group and return the places of its frames, which are durable. The reserve is used only where the
-        group finds no room without it. Raises as :meth:`SegmentLog.append_group`."""
+        """Write a group and return the places of its frames, which are durable. It uses the reserve only if
+        the group has no room otherwise and may use it. Raises as :meth:`SegmentLog.append_group`."""
         began, stats = self._clock(), self._log.stats
         bytes_before, write_before_s, sync_before_s = stats.written_bytes, stats.write_s, stats.sync_s
         try:
@@ -48,7 +49,7 @@ class GroupWriter:
                 observer.report(group, began - group.since, took_s)
 
     def write_copies(self, copies: Copies) -> None:
-        """Write copies and set their future: to their places, or to the error that ended the write."""
+        """Write copies, and set their future to their new places, or to the error that ended the write."""
         if not copies.done.set_running_or_notify_cancel():
             return
         try:
@@ -59,7 +60,7 @@ class GroupWriter:
         copies.done.set_result(places)
 
     def record_last_position(self) -> None:
-        """Record the log's position at a stop, unless the log has failed."""
+        """Record the log's position before the thread ends, unless the log has failed."""
         try:
             if not self._log.failed:
                 self._log.record_position()

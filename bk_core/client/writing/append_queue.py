@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of appended entries that the machine does not have yet. It numbers entries and joins small ones into
-batches. Any thread may put entries; only the loop takes them.
+"""The queue of appended entries that the machine does not have yet.
+
+The queue gives entries their ids and joins small ones into batches. Any thread may put entries; only the loop takes
+them.
 
 An entry whose id the caller chose waits here, *early*, until every id below it is queued, so that the entries taken
 have no gap.
@@ -126,7 +128,7 @@ class AppendQueue:
             return batch
 
     def confirmed(self, size: int) -> None:
-        """Subtract ``size`` bytes of taken entries that were confirmed."""
+        """Subtract the ``size`` bytes of taken entries that are confirmed now."""
         with self.lock:
             self.held -= size
             self.taken_bytes -= size
@@ -141,7 +143,7 @@ class AppendQueue:
 
 def check_bytes(payload: object) -> None:
     """Raise InvalidArgumentError for a payload that is not bytes. An append checks its payload at once: a bad payload
-    that is found later would also fail the other entries of its batch."""
+    that was found later would also fail the other entries of its batch."""
     if isinstance(payload, memoryview) and payload.nbytes != len(payload):
         raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -153,13 +155,13 @@ def check_bytes(payload: object) -> None:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """Return how many bytes of the window these entries use. The cost is additive, because entries are added one by one
-    and subtracted together."""
+    """Return how many bytes of the window these entries use. The cost of a batch is the sum of the costs of its
+    entries, because entries are added one by one and subtracted together."""
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 
 def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
-    """Return the lengths of the first payloads that fit into ``frame_bytes`` together; of at least one payload."""
+    """Return the lengths of the first payloads that together fit into ``frame_bytes``, but of at least one payload."""
     if len(payloads) == 1:
         return np.array([len(payloads[0])], dtype=np.uint32)
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)

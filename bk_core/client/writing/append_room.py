@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when appends have room. It keeps the limits of one writer, its share of the process's budget, and the line of
-waiting appends.
+"""Decides when appends have room, by the limits of one writer and its share of the process's budget. Appends without
+room wait here in a line.
 
 There are three limits, in bytes. The window limits unconfirmed entries. ``slow_bookie_bytes_max`` limits the frames
 kept for the slowest bookie; above it nothing is queued. The budget limits the sum of both.
@@ -43,14 +43,15 @@ class _Waiting:
 
 
 class Room:
-    """The room of one writer. Any thread that holds the queue's lock may call ``has``; the rest belongs to the loop."""
+    """The room of one writer. Any thread that holds the queue's lock may call ``has``; the loop makes all other
+    calls."""
 
     def __init__(self, queue: AppendQueue, share: Share, *, window_bytes_max: int, slow_bookie_bytes_max: int) -> None:
         self._queue, self._share = queue, share
         self._window, self._slow = window_bytes_max, slow_bookie_bytes_max
         self._line: deque[_Waiting] = deque()
         self._extra = 0  # confirmed bytes that are kept for slow bookies
-        self._held_max = 0  # bytes that may be held without asking the budget
+        self._held_max = 0  # how many bytes may be held without a call to the budget
         self._shut = False
         self.is_slow = False
 
@@ -71,14 +72,15 @@ class Room:
         return True
 
     def _free(self, held_max: int) -> None:
-        """Set how many bytes may be held without asking the budget. The queue's ``free_to`` is the same limit for
-        appends of single entries; while a line waits or this is shut, it is −1, which sends them through ``has``."""
+        """Set how many bytes may be held without a call to the budget. The queue's ``free_to`` is the same limit for
+        the fast path of single appends. While appends wait in the line, and after :meth:`shut`, it is −1, which sends
+        every append through ``has``."""
         self._held_max = held_max
         self._queue.free_to = -1 if self._line or self._shut else held_max
 
     def ask(self, size: int) -> bool:
-        """Return whether ``size`` more bytes may be queued, whatever the line. If the budget refuses them, it wakes the
-        writer once it may have room. The queue's lock is held."""
+        """Return whether ``size`` more bytes may be queued, even if appends wait in the line. If the budget refuses
+        them, it wakes the writer once it may have room. The queue's lock is held."""
         return self._more(size, waits=True)
 
     @property
@@ -87,7 +89,8 @@ class Room:
         return bool(self._line)
 
     def settle(self, retained: int) -> None:
-        """Note that ``retained`` bytes are kept for bookies now, and give back the unused part of the share."""
+        """Note that the machine keeps ``retained`` bytes for bookies now, and give back the unused part of the
+        share."""
         with self._queue.lock:
             self._extra = max(0, retained - self._queue.taken_bytes)
             self.is_slow = retained > self._slow
@@ -95,8 +98,8 @@ class Room:
             self._free(-1 if self.is_slow else min(self._window, self._share.bytes - self._extra))
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
-        """Queue these pieces, now or when their turn comes. The returned future gets the id of the last entry.
-        Cancelling it drops the pieces that are not queued yet. The queue's lock is held."""
+        """Queue these pieces, now or when their turn comes. Return a future that gets the id of the last entry. A
+        cancel of the future drops the pieces that are not queued yet. The queue's lock is held."""
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
@@ -131,7 +134,8 @@ class Room:
         self._free(self._held_max)
 
     def shut(self) -> None:
-        """End the fast path of single appends, so that the writer checks and refuses each. The queue's lock is held."""
+        """End the fast path of single appends, so that the writer checks each append and refuses it. The queue's lock
+        is held."""
         self._shut = True
         self._free(self._held_max)
 

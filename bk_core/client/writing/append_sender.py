@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending: gives queued entries to the machine of a writer, and accounts for them until they are confirmed."""
+"""Passes queued entries to the machine of a writer, and counts them in the window until they are confirmed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bk_core.protocol.events import Append
 
 
 class AppendSender:
-    """The way from the queue of a writer to its machine. Any thread that holds the queue's lock may call
-    :meth:`schedule`; everything else belongs to the loop.
+    """The link from a writer's queue to its machine. Any thread that holds the queue's lock may call :meth:`schedule`;
+    the loop makes all other calls.
 
-    - ``is_scheduled``: :meth:`flush` is called soon. The queue's lock guards the change to True.
-    - ``is_held``: nothing is sent until the writer is released.
+    - ``is_scheduled``: a call of :meth:`flush` is scheduled. The queue's lock guards the change to True.
+    - ``is_held``: the writer sends nothing until :meth:`LedgerWriter.release`.
     - ``_in_flight``: for each batch given to the machine and not confirmed, in order: its last entry id, its bytes in
       the window, and the time when it was sent.
-    - ``_counted``: the last entry that is counted as confirmed in the client's metrics.
+    - ``_counted``: the last entry that the client's metrics count as confirmed.
     - ``spans``: the spans of the batches in flight; None if nothing is traced.
     """
 
@@ -48,7 +48,7 @@ class AppendSender:
         self.spans = append_spans(protocol.ledger_id)
 
     def schedule(self) -> None:
-        """Have the queue flushed in the loop's next turn."""
+        """Call :meth:`flush` in the loop's next turn."""
         if not self.is_scheduled:
             self.is_scheduled = True
             if self.spans is not None:
@@ -59,8 +59,9 @@ class AppendSender:
                 self._driver.loop.call_soon_threadsafe(self.flush)
 
     def flush(self) -> None:
-        """Give queued entries to the machine: all if no entry is in flight or the writer closes, else only whole
-        frames. Nothing is sent while more than ``slow_bookie_bytes_max`` is kept for the slowest bookie."""
+        """Pass queued entries to the machine: all entries if none is in flight or the writer closes, otherwise only as
+        many as fill whole frames. Pass nothing while the machine keeps more than ``slow_bookie_bytes_max`` for the
+        slowest bookie."""
         self.is_scheduled = False
         queue, delivery, config = self._queue, self._machine.delivery, self._config
         while queue and self._end.error is None and not self.is_held:
@@ -82,7 +83,8 @@ class AppendSender:
                     self._driver.feed(Append(batch))
 
     def confirmed(self, through: EntryId) -> None:
-        """Take the batches up to this entry off the window, count their entries and report a slow one."""
+        """Take the batches that end at or before entry ``through`` off the window, count their entries, and report a
+        slow batch."""
         in_flight, counts = self._in_flight, self._observer.counts
         if in_flight and in_flight[0][0] <= through:
             took_s = monotonic() - in_flight[0][2]
@@ -98,7 +100,7 @@ class AppendSender:
             self._queue.confirmed(in_flight.popleft()[1])
 
     def _report_slow(self, took_s: float, through: EntryId) -> None:
-        """Report an append that took long. It names the sessions as the bookies do in their own lines."""
+        """Report an append that took long. The report names sessions as the bookies' own log lines do."""
         first, size = self._counted + 1, sum(each for last, each, _ in self._in_flight if last <= through)
         lanes = self._machine.delivery.lanes
         self._observer.was_slow(

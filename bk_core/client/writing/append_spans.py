@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces a writer's frames: each has a span from its sending to its confirmation."""
+"""Traces the frames of a writer. Each frame has a span from the time when it is sent until it is confirmed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from bk_core.observe.traces import Spans, spans
 
 
 class AppendSpans:
-    """The open spans of one writer's frames. The parent of a frame's span is the caller's span at the first append
-    after the previous frame was sent. If nothing was appended since then, it is the previous frame's parent: one batch
-    may fill many frames."""
+    """The open spans of one writer's frames. The parent of a frame's span is the span that was current at the
+    first append after the previous frame was sent. If nothing was appended since then, the frame gets the previous
+    frame's parent: one batch may fill many frames."""
 
     def __init__(self, found: Spans, ledger_id: LedgerId) -> None:
         self._spans, self._ledger_id = found, ledger_id
         self._parent: Any = None
         self._was_sent = True
-        self._open: deque[tuple[EntryId, Any]] = deque()  # by the last entry
+        self._open: deque[tuple[EntryId, Any]] = deque()  # with the last entry of each frame
 
     def appends(self) -> None:
-        """Note an append. The first one after a frame makes the caller's current span the parent of the next frame."""
+        """Note an append. For the first append after a sent frame, the caller's current span becomes the parent of the
+        next frame's span."""
         if self._was_sent:
             self._parent, self._was_sent = self._spans.here(), False
 

@@ -15,13 +15,16 @@ from bk_core.model import EntryId
 
 
 class AppendWaiters:
-    """Futures that are done once an entry and all entries before it are confirmed.
+    """Futures that are done once an entry and all entries before it are confirmed. There are three kinds:
 
-    - ``_futures``: those of other threads, which get the entry id, by id. ``lock``, the queue's, guards additions.
-    - ``_waiters``: those of the loop, a heap by entry id. ``_ticket`` numbers them, so that equal ids have an order.
-    - ``_forces``: those that wait until an entry is durable, in the order of their calls and so by entry id.
+    - ``_futures``: futures for any thread, whose result is the entry id, in the order of ids. ``lock`` is the queue's
+      lock, and guards additions.
+    - ``_waiters``: futures of the loop, in a heap by entry id. ``_ticket`` numbers them, so that equal ids have an
+      order.
+    - ``_forces``: futures that wait until an entry is durable, in the order of their calls, which is that of their
+      entry ids.
 
-    Everything but :meth:`add_future` belongs to the loop.
+    The loop makes all calls but :meth:`add_future`.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
@@ -32,21 +35,21 @@ class AppendWaiters:
         self._forces: list[tuple[EntryId, asyncio.Future[None]]] = []
 
     def add_future(self, entry_id: EntryId, future: concurrent.futures.Future[EntryId]) -> None:
-        """Have ``future`` get the id once the entry is confirmed. Any thread; the caller holds the lock."""
+        """Set ``future`` to the entry id once the entry is confirmed. Any thread may call, with the lock held."""
         insort(self._futures, (entry_id, future))
 
     def add(self, entry_id: EntryId, waiter: asyncio.Future[None]) -> None:
-        """Have ``waiter`` done once the entry is confirmed."""
+        """Complete ``waiter`` once the entry is confirmed."""
         self._ticket += 1
         heapq.heappush(self._waiters, (entry_id, self._ticket, waiter))
 
     def add_force(self, entry_id: EntryId, forced: asyncio.Future[None]) -> None:
-        """Have ``forced`` done once the LAC has reached the entry."""
+        """Complete ``forced`` once the LAC has reached the entry."""
         self._forces.append((entry_id, forced))
 
     def confirmed(self, through: EntryId, lac: EntryId) -> None:
-        """Wake the callers that wait for entries up to ``through``, and forces up to ``lac``. With deferred syncs the
-        LAC is the lower one, because entries are confirmed before they are durable."""
+        """Wake the callers that wait for entries up to ``through``, and the forces that wait for entries up to ``lac``.
+        With deferred syncs ``lac`` may be lower, because entries are confirmed before they are durable."""
         while self._futures and self._futures[0][0] <= through:
             entry_id, future = self._futures.popleft()
             future.set_result(entry_id)
@@ -61,7 +64,7 @@ class AppendWaiters:
 
     def fail(self, first: EntryId, error: BookKeeperError) -> None:
         """Fail every caller that waits for the entry ``first`` or a later one, except forces."""
-        with self._lock:  # an append checks the end of the writer under this lock, so no such future is added later
+        with self._lock:  # an append checks under this lock that the writer goes on: no such future comes later
             futures = [self._futures.pop() for _ in range(len(self._futures)) if self._futures[-1][0] >= first]
         for _, future in futures:
             future.set_exception(error)

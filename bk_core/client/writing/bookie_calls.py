@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a writer to single bookies, beside the sessions that carry its entries: forced syncs and the LAC."""
+"""The calls that a writer makes to single bookies outside its sessions: forced syncs and LACs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from bk_core.transport.port import Transport
 
 
 class WriterBookieCalls:
-    """Calls about one ledger, which ``_ledger_id`` and ``_key`` name to each bookie. It keeps nothing between calls."""
+    """The calls of one writer. ``_ledger_id`` and ``_key`` identify its ledger to each bookie. The object has no state
+    between calls."""
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, key: bytes, *, force_s: float, lac_s: float) -> None:
-        """``force_s`` and ``lac_s`` are deadlines of one call."""
+        """``force_s`` and ``lac_s`` are the deadlines of a force and of a LAC write, in seconds."""
         self._transport, self._ledger_id, self._key = transport, ledger_id, key
         self._force_s, self._lac_s = force_s, lac_s
 
     async def force(self, effect: SendForce) -> Forced | ForceFailed:
-        """Have a bookie sync the entries of a session. Return the machine's event."""
+        """Have a bookie sync the entries of a session. Return the event that tells the machine the result."""
         try:
             link = self._transport.link(effect.bookie)
             await link.force(self._ledger_id, effect.session, deadline_s=self._force_s)
@@ -31,8 +32,8 @@ class WriterBookieCalls:
         return Forced(effect.index, effect.session)
 
     def hint_lac(self, effect: SendLac) -> None:
-        """Send a bookie the LAC and wait for nothing: a bookie that misses it learns the LAC from the next entry or
-        hint (P9)."""
+        """Send a bookie the LAC without waiting for an answer. A bookie that misses it learns the LAC from the next
+        entry or hint (P9)."""
         with suppress(BookKeeperError):
             self._transport.link(effect.bookie).hint_lac(self._ledger_id, self._key, effect.lac_body)
 
@@ -55,7 +56,7 @@ class WriterBookieCalls:
         )
 
     async def _write_lac(self, bookie: BookieId, body: bytes) -> str:
-        """Return an empty text once the bookie has taken the LAC, or the bookie and its error."""
+        """Return an empty text once the bookie has taken the LAC, or a text with the bookie and its error."""
         try:
             await self._transport.link(bookie).write_lac(self._ledger_id, self._key, body, deadline_s=self._lac_s)
         except BookKeeperError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The byte budget that all writers of this process share (P3).
 
-It is a :class:`~bk_core.memory.shared_budget.SharedBudget` behind a lock.
+It is a :class:`~bk_core.memory.shared_budget.SharedBudget` that a lock guards.
 
 Each client gives a limit. The smallest limit of the open clients applies, so that no client's limit is exceeded. A
 forked child begins with an empty budget.
@@ -21,16 +21,16 @@ from contextlib import suppress
 from bk_core.memory.shared_budget import SharedBudget
 
 SPARE_BYTES_MAX = 256 << 10
-"""A writer takes up to this many bytes beyond its next entry, so that it seldom needs the budget's lock."""
+"""A writer takes up to this many bytes beyond its next entry, so that it rarely needs the budget's lock."""
 
 
 KEPT_BYTES_MAX = 4 << 10
-"""A writer that uses bytes keeps up to this many more, unless another writer waits for bytes. Otherwise each of its
-entries would take bytes from the budget and give them back."""
+"""A writer that uses some bytes keeps up to this many unused ones as well, unless another writer waits for bytes.
+Without them each of its entries would take bytes from the budget and give them back."""
 
 
 class ProcessBudget:
-    """The budget that all writers of a process share. Any thread may call."""
+    """The budget that all writers of a process share. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -90,15 +90,15 @@ class ProcessBudget:
 
 
 class Share:
-    """One writer's share of the budget. The owner makes one call at a time."""
+    """One writer's share of the budget. The writer makes one call at a time."""
 
     def __init__(self, budget: ProcessBudget, number: int, wake: Callable[[], None]) -> None:
         self._budget, self._number, self._wake = budget, number, wake
         self.bytes = 0  # taken from the budget
 
     def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
-        """Take bytes until at least ``size`` and at most ``at_most`` are held. Return False if the budget has too few.
-        With ``waits``, a refused writer is woken when there may be room."""
+        """Take bytes from the budget until this share has at least ``size`` and at most ``at_most``. Return False if
+        the budget has too few. With ``waits``, the budget then wakes the writer once there may be room."""
         wanted = size - self.bytes
         if wanted > 0:
             spare = max(0, min(SPARE_BYTES_MAX, at_most - size))

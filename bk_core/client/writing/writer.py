@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle of a ledger that is being written.
 
-The machine (:mod:`bk_core.protocol.writer`) decides. This file checks entries, puts them into the queue if the window
-has room, and ends the writer; the files beside it hold the queue, the room, the sending and the callers that wait.
-``append_nowait`` and ``append_future`` may be called from any thread; everything else belongs to the loop. A cancelled
-``append`` stops waiting; its entry is sent nevertheless.
+The machine (:mod:`bk_core.protocol.writer`) decides what to send and what is confirmed. This file checks entries, puts
+them into the queue if the window has room, and ends the writer. The files beside it hold the queue, the room, the
+sender and the callers that wait. Any thread may call ``append_nowait`` and ``append_future``; everything else must be
+called on the loop. A cancelled ``append`` stops waiting, but its entry is sent nevertheless.
 """
 
 from __future__ import annotations
@@ -63,15 +63,16 @@ from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 
 class LedgerWriter:
-    """A ledger open for appending. Made by ``BookKeeper.create_ledger``; an async context manager that closes it.
+    """A ledger that is open for appending, made by ``BookKeeper.create_ledger``. As an async context manager it closes
+    the ledger at the end.
 
     ``length`` is in payload bytes. After a failure every call raises the error that ended the writer.
     """
 
-    # The state, beside that of the machine and of the driver's adapters:
+    # State, in addition to that of the machine and of the driver's adapters:
     # - _queue: entries that the machine does not have yet; its lock guards what other threads change
     # - _room: the bytes that may be queued, and the appends that wait for them
-    # - _sender: the way from the queue to the machine, and the batches in flight
+    # - _sender: passes entries from the queue to the machine, and has the batches in flight
     # - _waiters: callers that wait for confirmations
     # - _end: whether the writer still takes entries, and how it ended
     # - _is_wake_scheduled: _flush_and_wake is called in this turn of the loop
@@ -168,7 +169,7 @@ class LedgerWriter:
             if type(payload) is bytes and entry_id is None and not self._explicit_ids:
                 size = len(payload)
                 held = queue.held + ENTRY_COST_BYTES + size
-                # as _put, where nothing has to be refused
+                # does the same as _put for an entry that certainly need not be refused
                 if held <= queue.free_to and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:
                     queue.held = held
                     queue.tail.append(payload)
@@ -181,10 +182,10 @@ class LedgerWriter:
 
     def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
         """Queue one entry as append_nowait does, from any thread. The future gets the id once the entry is confirmed,
-        or the error that ended the writer before. This is the fastest call for a thread that waits: it needs no task,
-        and two turns of the loop less."""
+        or the error if the writer ends first. For a thread that waits this is the fastest call: it needs no task, and
+        two turns of the loop fewer."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # not to be cancelled: the entry will be sent
+        future.set_running_or_notify_cancel()  # it cannot be cancelled, because the entry will be sent
         with self._queue.lock:
             entry_id = self._put(payload, entry_id)
             self._waiters.add_future(entry_id, future)
@@ -236,16 +237,17 @@ class LedgerWriter:
         self._queue.check_new(entry_id)
 
     def _is_awaited(self, entry_id: EntryId) -> bool:
-        """Return whether everything that fills the window waits for this entry. Then the entry needs no room, or all
-        of them would wait for ever. The queue's lock is held."""
+        """Return whether all entries in the window wait for this one. Then it may be queued without room, because
+        otherwise all of them would wait for ever. The queue's lock is held."""
         at_rest = not self._queue and self._machine.idle and not self._room.is_slow
         return entry_id == self._queue.next_id and at_rest
 
     async def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        ``entry_id`` as in append_nowait. Raises as append_nowait, except WindowFullError: it waits for room, first come
-        first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
+        ``entry_id`` is as in append_nowait. Raises the errors of append_nowait except WindowFullError: instead it waits
+        for room, in the order of the calls. After an error of unknown outcome, such as LedgerFencedError, the entry may
+        be part of the ledger.
         """
         try:
             with self._queue.lock:
@@ -262,8 +264,8 @@ class LedgerWriter:
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
-        """Queue an entry with an id of the caller's once it has room. It does not stand in the line, where an entry
-        with a higher id could stand before it and make it wait for ever."""
+        """Wait for room, then queue an entry whose id the caller chose. It does not wait in the line, because an entry
+        with a higher id could stand before it there and make it wait for ever."""
         while True:
             self._moved.clear()
             with self._queue.lock:
@@ -296,14 +298,14 @@ class LedgerWriter:
         return await last
 
     def _force_for_room(self) -> None:
-        """With deferred syncs, have the bookies sync what was sent: until then this client keeps it, and it takes
+        """With deferred syncs, have the bookies sync the sent entries. This client keeps them until then, and they take
         room."""
         if self._machine.delivery.deferred and self._machine.forced_to < self._machine.lap:
             self._driver.feed(Force())
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all entries before it are confirmed. Raises the error that ended the writer if
-        that came first; the error's outcome says whether the entry may be in the ledger."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends first, raises the error
+        that ended it; the error's outcome says whether the entry may be in the ledger."""
         waiter = self._waiter(entry_id)
         if waiter is not None:
             await waiter
@@ -330,7 +332,7 @@ class LedgerWriter:
 
     async def force(self) -> EntryId:
         """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
-        deferred syncs it waits as :meth:`flush`. Raises the error that ended the writer if that came first."""
+        deferred syncs it only waits as :meth:`flush` does. If the writer ends first, raises the error that ended it."""
         await self.flush()
         last = self._queue.next_id - 1
         if self._machine.lac < last:
@@ -344,14 +346,14 @@ class LedgerWriter:
 
     async def write_lac(self) -> EntryId:
         """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
-        it. A reader who asks them then sees that LAC, although no later entry carries it. Raises QuorumTimeoutError,
-        and the error that ended this writer.
+        it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
+        QuorumTimeoutError, or the error that ended this writer.
 
         A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
         """
         self._end.check_open()
         lac, value = self._machine.lac, self.metadata
-        if lac >= value.last_fragment.first_entry_id:  # else there is none, or the ledger's metadata proves it
+        if lac >= value.last_fragment.first_entry_id:  # otherwise there is no LAC, or the ledger's metadata proves it
             body = lac_body(lac, self._machine.digester)
             await self._calls.write_lac(holders(lac, value), body, quorum=value.ack_quorum_size, lac=lac)
         return lac
@@ -360,7 +362,7 @@ class LedgerWriter:
 
     @traced("close_ledger", ledger="ledger_id")
     async def close(self) -> None:
-        """Send the queued entries and close the ledger at its last entry. May be called again.
+        """Send the queued entries and close the ledger at its last entry. It may be called again.
 
         Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
         entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
@@ -396,7 +398,7 @@ class LedgerWriter:
             )
             self._fail(error)
         except BookKeeperError:
-            return  # it is the error of the end, which close raises
+            return  # the writer's end has the same error, and close raises it
         await self._metadata.marked()
         self._driver.stop()
 
@@ -427,11 +429,11 @@ class LedgerWriter:
     # --- between the application and the machine ---------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Queue appended entries and send none until :meth:`release`."""
+        """Send nothing until :meth:`release`. Appended entries are queued meanwhile."""
         self._sender.is_held = True
 
     def release(self) -> None:
-        """Send what was queued since :meth:`hold`, and go on."""
+        """Send the entries that were queued since :meth:`hold`, and go on."""
         self._sender.is_held = False
         self._sender.flush()
 
@@ -441,7 +443,7 @@ class LedgerWriter:
         effects: list[Any] = self._machine.step(event)
         if self._is_wake_scheduled or type(event) is Append:
             return effects
-        if effects or delivery.retained_bytes != kept:  # else nothing was confirmed, and no room was made
+        if effects or delivery.retained_bytes != kept:  # otherwise nothing was confirmed, so there is no new room
             self._is_wake_scheduled = True
             self._driver.agenda.soon(self._flush_and_wake)
         return effects
@@ -458,7 +460,7 @@ class LedgerWriter:
             self._moved.set()
 
     def _acked(self, effect: Acked) -> None:
-        """Confirm entries of a ledger with deferred syncs: an ack quorum has them, in memory at least."""
+        """Confirm entries of a ledger with deferred syncs: an ack quorum has them, at least in memory."""
         self._sender.confirmed(effect.through)
         self._waiters.confirmed(effect.through, self._machine.lac)
 

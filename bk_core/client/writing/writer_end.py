@@ -20,7 +20,7 @@ class WriterEnd:
     - ``closed``: done once the ledger is closed, or with ``error``.
 
     ``guard`` refuses calls in a forked child, and ``counts`` counts writers that failed. Any thread may call
-    :meth:`check_open`; everything else belongs to the loop.
+    :meth:`check_open`; the loop makes all other calls.
     """
 
     def __init__(
@@ -32,7 +32,8 @@ class WriterEnd:
         self.closed = closed
 
     def check_open(self) -> None:
-        """Raises ForkedHandleError, the error that ended the writer, or LedgerClosedError."""
+        """Check that the writer takes entries. Raises ForkedHandleError, the error that ended the writer, or
+        LedgerClosedError."""
         self._guard.check("this ledger")
         if self.error is not None:
             raise self.error
@@ -40,19 +41,19 @@ class WriterEnd:
             raise self.closed_error()
 
     def closed_error(self) -> LedgerClosedError:
-        """Return the error of calls that come after the close has begun."""
+        """Return the error for calls that come after a close has begun."""
         return LedgerClosedError(
             f"ledger {self._ledger_id} is closed", remedy="a closed ledger cannot be reopened: create another"
         )
 
     def note_closed(self) -> None:
-        """Note that the ledger's metadata says that it is closed."""
+        """Note that the ledger is closed in the metadata store."""
         if not self.closed.done():
             self.closed.set_result(None)
 
     def fail(self, error: BookKeeperError) -> None:
-        """Note the error that ends the writer. The first one stays; it counts unless the application ended the
-        writer."""
+        """Note the error that ends the writer, unless there is one already. It counts in the metrics unless the
+        application ended the writer."""
         if self.error is None:
             self.error = error
             if not isinstance(error, ClientClosedError):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places of an HTTP port: a bound on its connections. A new client gets the place of a waiting one if all are
-taken.
+"""The places of an HTTP port, which bound its connections. If all places are taken, a new client gets the place of a
+waiting client.
 
-A client waits until its request is there in whole, and again once its answer has left. A client whose request is being
-answered is never cut off. Of the clients that wait, the oldest of the host that has most places loses its own: so
-neither silent clients nor a flood of them keep others out.
+A client counts as waiting until its whole request has come, and again after its answer has left. A client whose request
+is being answered is never cut off. Among the waiting clients, the oldest one of the host with the most places loses its
+place. So neither a few silent clients nor a flood of them can keep other clients out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ConnectionPlace:
     def __init__(self, places: ConnectionPlaces, host: str, end: Callable[[], object]) -> None:
         self._places, self.host, self.end = places, host, end
         self.asks = False
-        """Its request is being answered."""
+        """Whether the client's request is being answered."""
 
     @property
     def is_lost(self) -> bool:
@@ -36,15 +36,16 @@ class ConnectionPlace:
 
 
 class ConnectionPlaces:
-    """Not more than ``count``. All calls come from one thread."""
+    """At most ``count`` places. All calls come from one thread."""
 
     def __init__(self, count: int) -> None:
         self._count, self._throttle = count, LogThrottle()
         self.taken: dict[ConnectionPlace, None] = {}
-        """Oldest first."""
+        """The places that have a connection, the oldest first."""
 
     def enter(self, host: str, end: Callable[[], object]) -> ConnectionPlace | None:
-        """A place for a connection of this host; None if all belong to clients that ask."""
+        """Return a place for a connection from this host, or None if all places have clients that are being
+        answered."""
         if len(self.taken) >= self._count and not self._make_room():
             return None
         place = ConnectionPlace(self, host, end)
@@ -56,7 +57,7 @@ class ConnectionPlaces:
         if not waiting:
             return False
         of_host = Counter(each.host for each in self.taken)
-        lost = max(waiting, key=lambda each: of_host[each.host])  # the first of the largest
+        lost = max(waiting, key=lambda each: of_host[each.host])  # the oldest among those of the largest host
         if self._throttle.allows(lost.host):
             logger.warning(
                 "admin port: all %d places are taken, %d by %s: the oldest of these that asks for nothing is closed",

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small HTTP server with one request a connection and bounds on everything. It has its own thread and its own loop.
+"""A small HTTP server that serves one request on each connection and bounds everything a client can use.
 
-So it answers while the bookie's loop is busy, and no client of it delays the bookie. It accepts plain GET requests, and
-a PUT without a body from clients that may write. It closes a connection after the answer and ignores what the client
-sent beyond its request. New connections take the places of clients that only wait (``connection_places.py``).
+It has its own thread and its own loop. So it answers while the bookie's loop is busy, and no HTTP client delays the
+bookie. It accepts GET requests, and a PUT without a body from clients that may write. It closes a connection after the
+answer, and ignores bytes that the client sent after its request. New connections take the places of clients that only
+wait (``connection_places.py``).
 
-Pages of other origins cannot read an answer. On loopback the Host header must be an address, because the name of a web
-site may resolve to 127.0.0.1, and the pages of that site would then have our origin.
+Pages of other origins cannot read an answer. On loopback the Host header must be an address, ``localhost`` or the name
+that the operator configured. Any other name may be a web site's that resolves to 127.0.0.1, and the pages of that site
+would then have our origin.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ from bookie_server.ports.sockets import Acceptor, peer_of
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX = 8 << 10
-"""The bytes that the request line and the headers may have."""
+"""The maximum size of the request line and the headers together, in bytes."""
 NEEDS_TOKEN = "this path is for clients with a token (Authorization: Bearer), or a certificate where they are taken"
 NEEDS_CERTIFICATE = "this path is for clients with a certificate"
 _SHOWN_NOTHING = {
     NEEDS_TOKEN: "it asks for more than probes, and shows no token",
     NEEDS_CERTIFICATE: "it asks for more than probes, and shows no certificate",
 }
-"""The log's words for a client that is kept out. A refused certificate or token has a line of its own."""
+"""The text of the log line for each refusal of a client that showed nothing. A refused certificate or token is logged
+elsewhere."""
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
 """The deadline of each step: to receive the whole request, to make the answer, to send it."""
@@ -50,18 +53,18 @@ ANSWER_BYTES_MAX = 4 << 20
 
 _LINGER_S = 0.5
 _LINGER_BYTES = 64 << 10
-"""After an answer has left, this port still receives for so long, and so many bytes: to close with unread bytes would
-reset the connection and destroy the answer."""
+"""After an answer has left, the server still receives for at most ``_LINGER_S`` seconds and ``_LINGER_BYTES`` bytes. A
+close while received bytes are unread would reset the connection and destroy the answer."""
 _AT_ONCE_BYTES = 4 << 10
-"""The kernel takes an answer of this size at once, whether the client reads it or not."""
+"""The kernel accepts an answer of up to this many bytes at once, whether the client reads it or not."""
 _TURNS = 4
-"""Turns of the loop until an accepted connection is among those that are open."""
+"""The turns of the loop after which an accepted connection has its transport and is in ``_open``."""
 
 _LENIENT = re.compile(rb"(?<!\r)\n|\n[ \t]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""Requests that h11 accepts and this port refuses: a line that ends without a carriage return, a header that continues
-in the next line, and control characters."""
+"""Syntax that h11 accepts in a request and this port refuses: a line that ends without a carriage return, a header that
+continues on the next line, and control characters."""
 _ONCE = (b"content-length", b"transfer-encoding", b"authorization")
-"""Headers that may be there only once. h11 sees to Host."""
+"""Headers that a request may have only once. h11 checks Host."""
 _BEARER = re.compile(rb"[Bb]earer +([\x21-\x7e]+)")
 _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^:]*))(?::\d{1,5})?")
 
@@ -77,8 +80,8 @@ _HEADERS = (
 
 
 class HttpRequest(NamedTuple):
-    """A request: its path, what follows a question mark, its method, GET or PUT, the Host header, the token that it
-    shows, each empty if there is none, and the client."""
+    """A request and the client that sent it. ``query`` is the text after the question mark. ``method`` is GET or PUT.
+    ``host`` is the Host header, and ``token`` the bearer token. A part that the request lacks is empty."""
 
     path: str
     query: str = ""
@@ -98,7 +101,7 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpRefused(Exception):
-    """This is no request that is answered."""
+    """The port does not serve this request. ``answer`` says so to the client."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -106,8 +109,8 @@ class HttpRefused(Exception):
 
 
 def request_of(head: bytes, *, may_write: bool = False) -> HttpRequest:
-    """Return the request whose ``head`` this is: all up to the empty line, with it. ``may_write``: the client may PUT.
-    Raises HttpRefused. Its texts hold nothing of the head, which may have a token."""
+    """Return the request with this ``head``, which is everything through the empty line. With ``may_write``, a PUT is
+    allowed too. Raises HttpRefused, whose text quotes nothing from the head, because the head may have a token."""
     try:
         found = None if _LENIENT.search(head) else _parsed(head)
     except h11.RemoteProtocolError:
@@ -136,8 +139,8 @@ def _parsed(head: bytes) -> object:
 
 
 def names_an_address(host: str, own_name: str = "") -> bool:
-    """Whether a Host header has an IP address, ``localhost``, which no web site can be called, or the name that an
-    operator gave."""
+    """Return whether a Host header has an IP address, ``localhost`` (no web site can have this name), or ``own_name``,
+    which the operator configured."""
     found = _HOST.fullmatch(host)
     name = (found[1] or found[2] or "") if found is not None else ""
     if name and name.lower() in ("localhost", own_name.lower()):
@@ -150,12 +153,17 @@ def names_an_address(host: str, own_name: str = "") -> bool:
 
 
 class HttpServer:
-    """Serves ``answer`` on a listening socket from :meth:`start` to :meth:`stop`. ``quick(request)`` is asked first, on
-    this server's loop, so it must not block; ``slow(request)`` on a thread, and its answer is waited for DEADLINE_S.
-    ``may_write`` says whether a client of this address may PUT. ``name``: as which the operator has it
-    listen. ``tls``: it answers over TLS only, and where clients need a certificate, those without one get the paths
-    that are ``free``. ``refuse`` answers, on a thread, those who may not ask what they do.
-    ``limits``: how often each client may ask, but for what is free."""
+    """An HTTP server on a listening socket, from :meth:`start` to :meth:`stop`.
+
+    - ``quick(request)`` is called first, on this server's loop, so it must not block. If it returns None,
+      ``slow(request)`` makes the answer on a thread, within DEADLINE_S.
+    - ``may_write`` returns whether the client at an address may PUT.
+    - ``name``: the host name that the operator configured. On loopback the Host header may have it.
+    - ``tls``: the server answers over TLS only. If clients need a certificate or a token, a client without one gets
+      only the ``free`` paths.
+    - ``refuse(request)``: returns the refusal for a client without the needed right, or None. It runs on a thread.
+    - ``limits``: how often each client may ask for paths that are not free.
+    """
 
     def __init__(
         self,
@@ -210,7 +218,7 @@ class HttpServer:
         open_now = dict(self._open)
         for writer in open_now.values():
             writer.transport.abort()
-        if open_now:  # their sockets are closed by then; what a thread still works at ends with the loop
+        if open_now:  # this closes their sockets; a call that a thread still works on ends with the loop
             await asyncio.wait(open_now, timeout=_LINGER_S)
 
     @contextlib.asynccontextmanager
@@ -220,17 +228,17 @@ class HttpServer:
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        server.close()  # only now: asyncio loses a connection that it has accepted and has no transport for yet
+        server.close()  # only now: asyncio loses an accepted connection that has no transport yet
 
     @contextlib.asynccontextmanager
     async def _serve_tls(self) -> AsyncIterator[None]:
         acceptor = Acceptor([self._listener], self._greet, lambda *_: False, "admin port", DEADLINE_S)
-        acceptor.start()  # whether there is a place is asked as it is greeted
+        acceptor.start()  # it never refuses: :meth:`_greet` looks for a place
         yield
         acceptor.stop()
 
     async def _greet(self, sock: socket.socket) -> None:
-        """A connection to a port with TLS, before its handshake."""
+        """Find a place for a new connection to a port with TLS, and do its handshake."""
         task = asyncio.current_task()
         assert task is not None
         place = self._places.enter(Principal(peer_of(sock)).host, task.cancel)
@@ -264,7 +272,7 @@ class HttpServer:
             raise
 
     def _client(self, writer: asyncio.StreamWriter) -> tuple[Principal, str]:
-        """The client's identity, and why it gets only the free paths; empty if it may ask for all."""
+        """Return the client's identity, and why it gets only the free paths; empty if it may ask for every path."""
         tls, certificate = self._tls, writer.get_extra_info("peercert")
         at = writer.get_extra_info("peername")
         stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
@@ -289,7 +297,7 @@ class HttpServer:
     async def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: ConnectionPlace | None = None
     ) -> None:
-        """``place``: what it has since its handshake."""
+        """Serve one connection. ``place`` is the one that a TLS connection got before its handshake."""
         peer = writer.get_extra_info("peername")
         if place is None:
             place = self._places.enter(str(peer[0]) if peer else "a client that is gone", writer.transport.abort)
@@ -301,7 +309,7 @@ class HttpServer:
         assert task is not None
         self._open[task] = writer
         try:
-            if place.is_lost:  # right behind its handshake
+            if place.is_lost:  # another connection took it right after the handshake
                 return
             place.end = writer.transport.abort
             principal, not_let_in = self._client(writer)
@@ -325,7 +333,8 @@ class HttpServer:
         may_write: bool,
         not_let_in: str,
     ) -> HttpAnswer | None:
-        """None if the client went away before its request had ended, or has lost its place."""
+        """Read the request and return its answer, or None if the client went away before the request ended, or lost its
+        place."""
         try:
             async with asyncio.timeout(DEADLINE_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -352,14 +361,14 @@ class HttpServer:
         return await self._refused(request) or await self._found(request)
 
     def _kept_out(self, request: HttpRequest, principal: Principal, why: str) -> HttpAnswer:
-        """The answer to a client that gets only the free paths."""
+        """Return the refusal for a client that gets only the free paths."""
         assert self._tls is not None
         if why in _SHOWN_NOTHING:
             self._tls.refused(principal.peer, "admin port", _SHOWN_NOTHING[why], request.path)
         return HttpAnswer(401 if self._tls.wants_tokens else 403, f"{why}\n")
 
     def _too_often(self, principal: Principal) -> str:
-        """Why this client has to wait; empty if it has not."""
+        """Charge the client for a request. Return why it must wait instead; empty if it need not."""
         share = self._limits.enter(principal) if self._limits is not None else None
         if share is None:
             return ""
@@ -369,7 +378,7 @@ class HttpServer:
         return why
 
     async def _refused(self, request: HttpRequest) -> HttpAnswer | None:
-        """The answer to a client without the needed right."""
+        """Return the refusal for a client without the needed right, or None if the request is allowed."""
         if self._refuse is None:
             return None
         try:
@@ -401,12 +410,12 @@ async def _send(
     answer: HttpAnswer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: ConnectionPlace
 ) -> None:
     sent = _bytes_of(answer)
-    writer.transport.set_write_buffer_limits(high=0)  # drained means sent
+    writer.transport.set_write_buffer_limits(high=0)  # so that a drained buffer means sent bytes
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DEADLINE_S):
             writer.write(sent)
             await writer.drain()
-            if not writer.can_write_eof():  # over TLS, where drained does not mean sent
+            if not writer.can_write_eof():  # TLS: a drained buffer does not mean sent bytes
                 place.asks = len(sent) > _AT_ONCE_BYTES
                 writer.close()
                 await writer.wait_closed()

@@ -11,23 +11,23 @@ from bookie_server.machine import events
 from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 
 MESSAGE_BYTES = 1 << 20
-"""The socket gets about this many bytes at once."""
+"""The size of one message to the socket, in bytes, about. It ends with the buffer that reaches this size."""
 
 COUNTED_BYTES_MAX = 16 << 20
-"""Answers with LAC evidence may be as large as two entries. They are counted, and no more are taken while the counted
-answers of a connection have more bytes than this."""
+"""While the counted answers of a connection have more bytes than this, further ones are refused. Answers with LAC
+evidence are counted, because each may be as large as two entries."""
 
 
 class AnswerQueue:
     """Buffers in the order in which the client gets them.
 
-    - ``waiting``: each buffer with two marks: the machine's request of which it ends a part, and whether it is counted.
-      Other objects only look at it.
-    - ``_counted_bytes``: the bytes of the counted buffers. They are part of ``_room``, which all connections share.
-    - ``_leaving``: the requests whose parts the last message ends.
+    - ``waiting``: each buffer, the machine's request whose part it ends, or None, and whether the buffer is counted.
+      Other objects only read it.
+    - ``_counted_bytes``: the bytes of the counted buffers. They also count in ``_room``, which all connections share.
+    - ``_leaving``: the requests whose parts end in the last message.
     - ``is_stalled``: the client reads nothing.
 
-    ``wake`` is called when the queue was empty and gets a buffer.
+    ``wake`` is called when the empty queue gets a buffer.
     """
 
     def __init__(self, room: AnswerRoom, feed: Callable[[events.Event], None], wake: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class AnswerQueue:
         self.is_stalled = False
 
     def send(self, buffer: Buffer, request: events.RequestId | None = None, *, counted: bool = False) -> None:
-        """Queue a buffer. Once ``request`` is given and the buffer has left, the machine gets ``PartSent``."""
+        """Queue a buffer. If ``request`` is given, the machine gets ``PartSent`` for it once the buffer has left."""
         if not self.waiting:
             self._wake()
         self.waiting.append((buffer, request, counted))
@@ -46,11 +46,11 @@ class AnswerQueue:
             self._count(len(buffer))
 
     def is_full(self, *, fence: bool) -> bool:
-        """Return whether no further counted answer may be queued. The answer to a fence has some more room."""
+        """Return whether no further counted answer may be queued. The room for answers to fences is a little larger."""
         return self._counted_bytes > COUNTED_BYTES_MAX or self._room.refuses(fence=fence)
 
     def next_message(self) -> list[Buffer]:
-        """Take the next buffers off the queue, about MESSAGE_BYTES of them; none if nothing waits."""
+        """Take the next buffers off the queue, about MESSAGE_BYTES in all. The list is empty if nothing waits."""
         message: list[Buffer] = []
         size = 0
         while self.waiting and size < MESSAGE_BYTES:
@@ -64,7 +64,7 @@ class AnswerQueue:
         return message
 
     def message_left(self) -> None:
-        """The socket has taken the last message, and takes more."""
+        """Note that the socket has taken the last message, and give the machine ``PartSent`` for the parts in it."""
         self.is_stalled = False
         if self._leaving:
             leaving, self._leaving = self._leaving, []
@@ -72,7 +72,7 @@ class AnswerQueue:
                 self._feed(events.PartSent(request))
 
     def drop(self) -> None:
-        """Forget all answers: the connection is gone."""
+        """Forget all answers, because the connection is gone."""
         while self.waiting:
             self.next_message()
 

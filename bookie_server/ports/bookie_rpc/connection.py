@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection of Apache's wire on the bookie's side: bytes in, events to the engine, its effects to bytes out.
+"""One connection of Apache's wire on the bookie's side. It turns received bytes into events for the engine, and the
+engine's effects into answers.
 
 There is no socket and no clock here. The driver gives :meth:`ServedConnection.receive` the received bytes, and sends
-the messages of ``answers``. A connection is one stream of the engine. It is not read while the machine has paused it,
-while many of its reads wait for their turn, and while its client is held because it has asked too much (``flows``).
+the messages of ``answers``. A connection is one stream of the engine. The driver does not read it
+while the machine has paused it, while many of its reads wait for their turn, and while its client is held because it
+has sent too many requests (``flows``).
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ logger = logging.getLogger(__name__)
 
 
 class ServedConnection:
-    """A connection of one client: it reads requests, passes them on, and ends.
+    """A connection of one client.
 
     - ``client``: the identity, the rights and the limits of the client. ``answers``: what waits to be sent.
-    - ``_adds``, ``_stories``: the requests that wait for the machine. ``_requests`` gives them each request.
-    - ``_reader``: splits bytes into requests. ``_is_fresh``: nothing has come yet.
+    - ``_adds``, ``_stories``: the requests that wait for the machine. ``_requests`` passes them on or answers them.
+    - ``_reader``: splits bytes into requests. ``_is_fresh``: no whole request has come yet.
     - ``flows``: whether the driver may read the socket. ``_is_paused``: the machine has paused the stream.
     - ``closing``: why the connection ends once its answers are sent; empty while it goes on. ``was_cut``: it ends at
       once, and its answers are lost.
     - ``reading_since``: the loop's time when the driver began to wait for the rest of a message; infinite if it waits
       for none. The driver sets it.
 
-    ``wake`` is called when there is something to send, or the connection is to be closed, or ``flows`` changed;
-    ``leave`` when the engine has delivered all answers of a commit, so that they may be sent at once.
+    ``wake`` is called when there is something to send, when the connection is to be closed, and when ``flows`` may have
+    changed. ``leave`` is called when the engine has delivered all answers of a commit, so that they are sent at once.
     """
 
     def __init__(
@@ -85,19 +87,19 @@ class ServedConnection:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something came, and the client has authenticated."""
+        """Whether a request has come and the client has authenticated."""
         return not self._is_fresh and self.client.auth.done
 
     def receive(self, received: memoryview) -> int:
-        """Take the received bytes; return how many are dealt with. The caller gives the rest again, with more behind
-        it."""
+        """Take received bytes and return how many were used. The caller passes the rest again, followed by later
+        bytes."""
         client = self.client
         if client.rights is None:
             return len(received) if self.closing else 0
         if not self._is_fresh and client.auth.done and not self.closing:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received) if client.may_add else None
-            # a client that waits for each add sends one at a time, and then each step is a microsecond
+            # a client that waits for each add sends one at a time; then each step costs a microsecond of its wait
             if lone is not None and (
                 client.share is None or client.pays(RequestKind.RECOVER if lone[3] else RequestKind.ADD, 1)
             ):
@@ -112,7 +114,7 @@ class ServedConnection:
             used = self._take(received[: int(first.offsets[0] + first.lengths[0])])
         if self.closing:
             return len(received)
-        if client.rights is None:  # it was AUTH: what is behind it waits for the rights of the new identity
+        if client.rights is None:  # the request was AUTH: those behind it wait for the rights of the new identity
             return used
         rest, reader = received[used:], self._reader
         before = reader.version
@@ -122,8 +124,8 @@ class ServedConnection:
         return used + self._handle(burst, v3 if before == 3 else v2)
 
     def _take_frame_by_frame(self, received: memoryview) -> int:
-        """Take a burst of a client that has spoken version 3 and turns to version 2 in the middle. Each frame is read
-        by itself, because the answers differ."""
+        """Take a burst in which the client turns from version 3 to version 2. Each frame is taken by itself, because
+        the answers of the two versions differ."""
         self._reader, used = RequestReader(), 0
         for begin, length in zip(*(column.tolist() for column in frames(received)[:2]), strict=True):
             self._take(received[begin - LENGTH_BYTES : begin + length])
@@ -145,7 +147,7 @@ class ServedConnection:
             self.close(str(burst.fault))
         return burst.used
 
-    # --- what the machine says ---
+    # --- effects of the machine ---
 
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
@@ -165,7 +167,7 @@ class ServedConnection:
                 self._stories.end(effect)
 
     def _audit_recoveries(self, effect: events.SendAcks) -> None:
-        """Record in the audit log, once for each session, that a recovery has written, or was refused."""
+        """Record in the audit log, once for each session, that recovery adds were written or refused."""
         recovering = self._adds.recovering
         for session in effect.sessions:
             if session in recovering:
@@ -177,7 +179,7 @@ class ServedConnection:
     # --- the client ---
 
     def _enter(self) -> None:
-        """Take a place among the connections that the client may have at once."""
+        """Take one of the places for connections that the client may have at once, or cut the connection."""
         refused, share = self.client.enter(), self.client.share
         self._adds.share = share
         if refused:
@@ -186,8 +188,7 @@ class ServedConnection:
             self._engine.feed(events.StreamOwned(self.stream, share.owners))
 
     def _proven(self, principal: Principal) -> None:
-        """Take over the identity of a client that has authenticated. In mode ``secure`` nothing more is read until
-        :meth:`allow`."""
+        """Set the identity that the client has proven. In mode ``secure`` nothing more is read until :meth:`allow`."""
         self.client.become(principal)
         self._enter()
         if self.client.rights is None:
@@ -195,14 +196,14 @@ class ServedConnection:
             self.client.on_proven()
 
     def allow(self, rights: Right) -> None:
-        """Set what the client may do on the cluster from now on. If that is less than before, the connection ends, with
-        all that waits on it. The first time, what came before is to be given to :meth:`receive` again."""
+        """Set what the client may do on the cluster from now on. If a right was taken away, the connection closes.
+        After the first call the driver passes the bytes that came before it to :meth:`receive` again."""
         if not self.client.allow(rights):
             self.close("a role was taken away")
         self._look()
 
     def let_go(self) -> None:
-        """Read again: the client was held for long enough."""
+        """Let the driver read again, because the client was held for long enough."""
         self.client.is_held = False
         self._look()
         self._wake()
@@ -218,7 +219,8 @@ class ServedConnection:
             self._wake()
 
     def stall(self) -> None:
-        """Tell the machine that the client has taken nothing for a while, or cut a connection that is closing."""
+        """Note that the client has taken no bytes for a while: tell the machine, or cut the connection if it is
+        closing."""
         self.answers.is_stalled = True
         if self.closing:
             self.cut("the client reads nothing")
@@ -243,7 +245,7 @@ class ServedConnection:
             self._wake()
 
     def end(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Forget all requests and answers, because the connection is gone."""
         self._engine.close_stream(self.stream)
         self.close("the connection ended")
         self.client.leave()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides about each request of one connection of Apache's wire: to refuse it, to pass it to the adds or the stories,
-or to answer it at once."""
+"""Decides for each request of one connection of Apache's wire whether to refuse it, to pass it to the adds or the
+stories, or to answer it at once."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class ServedRequests:
         self._send, self._clock_ms, self._close, self._proven = answers.send, clock_ms, close, proven
 
     def take(self, item: Item, wire: ModuleType) -> None:
-        """Take a request, or neighbouring adds or reads; ``wire`` is the module of the version that they came in."""
+        """Take a request, or a run of adds or reads. ``wire`` is the module of the wire's version in which they
+        came."""
         client = self._client
         if not client.auth.done and not _may_come_first(item):
             self._refuse_unauthenticated(item, wire)
@@ -126,7 +127,7 @@ class ServedRequests:
         elif operation == pb.FORCE_LEDGER:
             self._adds.after(
                 request.forceLedgerRequest.ledgerId, lambda: self._send(v3.framed(v3.answer(request)))
-            )  # an add is answered once it is durable: so is what was answered before
+            )  # an add is answered once it is durable, so the adds that were answered before are durable
         elif operation == pb.GET_BOOKIE_INFO:
             self._tell_info(request)
         elif operation == pb.GET_LIST_OF_ENTRIES_OF_LEDGER:
@@ -147,7 +148,7 @@ class ServedRequests:
         auth = self._client.auth
         try:
             answer, status = auth.take(request.authRequest), Status.EOK
-        except AuthenticationError as error:  # version 2 has no word for it, and Apache's clients look at the status
+        except AuthenticationError as error:  # version 2 cannot say why: Apache's clients read the status
             answer = pb.AuthMessage(authPluginName="", payload=error.what.encode())
             status = Status.EUA
         if wire is v3:
@@ -176,8 +177,8 @@ class ServedRequests:
     # --- refusals ---
 
     def _refuse_unauthenticated(self, item: Item, wire: ModuleType) -> None:
-        """Refuse as Apache's bookies do: in version 3 with nothing but a header, so that the client does not take it
-        for an EUA about a ledger's password."""
+        """Refuse a request that came before authentication as Apache's bookies do. In version 3 the answer is a header
+        alone, so that the client does not take it for an EUA about a ledger's password."""
         if self._facts.port_tls is not None:
             asked = ", ".join(operations_of(item))
             peer = self._client.principal.peer
@@ -193,7 +194,7 @@ class ServedRequests:
             self._send(v3.bare_answers(operation, item.txns.size, item.txns, int(Status.EUA)))
 
     def _refuse_denied(self, item: Item, wire: ModuleType) -> None:
-        """Refuse a request that the client has no right to."""
+        """Refuse a request for which the client lacks a right; log and audit it."""
         operations, who = operations_of(item), self._client.principal
         asked = ", ".join(operations)
         if self._facts.refusals.allows(who.host, f"{who.identity} may not {asked}"):
@@ -214,7 +215,7 @@ class ServedRequests:
 
 
 def operations_of(item: Item) -> Sequence[str]:
-    """Return the operations that a request asks for, by their names in the table of needs (``bk_core/access``)."""
+    """Return the operations in a request, by their names in the table of needs (``bk_core/access``)."""
     if isinstance(item, AddRun):
         recovery = item.recovery
         normal, again = not recovery.all(), bool(recovery.any())
@@ -230,5 +231,5 @@ def operations_of(item: Item) -> Sequence[str]:
 
 
 def _may_come_first(item: Item) -> bool:
-    """Return whether a client may ask this before it has authenticated."""
+    """Return whether a client may send this request before it has authenticated."""
     return isinstance(item, Single) and item.request.header.operation in (pb.AUTH, pb.START_TLS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of one connection of Apache's wire: its identity, its rights, and its part of the limits."""
+"""The client of one connection of Apache's wire: its identity, its rights, and its share of the limits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ServedClient:
     """The client at the other end, and what it may do.
 
     - ``principal``: its identity. ``auth``: the exchange that proves it.
-    - ``rights``: what it may do on the cluster; None while that is not known, and then nothing it sends is read. Only
-      mode ``secure`` limits the rights.
+    - ``rights``: what it may do on the cluster. None while that is not known; meanwhile no request is read. Only mode
+      ``secure`` limits the rights.
     - ``may_add``: whether ``rights`` include adds.
     - ``share``: its place among the connections of the same client, if those are limited. It ends with the connection.
-    - ``is_held``: the connection is not read for a while, because the client has asked too much.
-    - ``on_held``: called with the seconds after which the connection is to be let go.
-    - ``on_proven``: called in mode ``secure`` after the identity has changed: the rights have to be asked anew.
+    - ``is_held``: the connection is not read for a while, because the client has sent too many requests.
+    - ``on_held``: called when ``is_held`` becomes true, with the seconds after which the connection may be read again.
+    - ``on_proven``: called in mode ``secure`` after the identity has changed, so that the rights are looked up again.
     """
 
     def __init__(self, facts: BookieFacts, auth: AuthPlugin, principal: Principal, look: Callable[[], None]) -> None:
@@ -40,7 +40,8 @@ class ServedClient:
         self.on_proven: Callable[[], object] = lambda: None
 
     def audit(self, did: str, reason: Reason = Reason.REASON_NONE, why: str = "", **to: object) -> None:
-        """Record in the audit log that the client did something; ``to`` says to what."""
+        """Record in the audit log that the client did ``did``. ``to`` names the objects of the action, such as a
+        ledger."""
         if self._facts.audit is not None:
             why = why or (reason.name if reason else "")
             who = self.principal.as_event()
@@ -49,8 +50,8 @@ class ServedClient:
     # --- limits ---
 
     def enter(self) -> str:
-        """Take a place among the connections of the client, in exchange for the one it has. Return why it gets none, or
-        an empty text."""
+        """Give back the client's place among its connections, if it has one, and take a new one. Return why it gets
+        none, or an empty text."""
         if self._facts.limits is None:
             return ""
         self.leave()
@@ -62,14 +63,14 @@ class ServedClient:
         return ""
 
     def leave(self) -> None:
-        """Give the place back."""
+        """Give back the place among the client's connections."""
         if self.share is not None:
             self.share.end()
             self.share = None
 
     def pays(self, kind: RequestKind, count: int) -> bool:
-        """Return whether this many requests are taken. The client pays for them, and then its connection may be held.
-        Call it only with a ``share``."""
+        """Charge the client for ``count`` requests. Return False if they must be refused. After a charge the connection
+        may be held. Call it only with a ``share``."""
         assert self.share is not None
         taken = not self.share.refuses(kind)
         wait_s = self.share.pay(kind, count if taken else 0)
@@ -89,13 +90,13 @@ class ServedClient:
             self.rights, self.may_add = None, False
 
     def allow(self, rights: Right) -> bool:
-        """Set the rights of the client. Return False if it had some that it has no more."""
+        """Set the rights of the client. Return False if this takes a right away."""
         before, self.rights = self.rights, rights
         self.may_add = APACHE["ADD_ENTRY"].right in rights
         return before is None or not before & ~rights
 
     def may(self, operations: Sequence[str]) -> bool:
-        """Return whether the rights of the client, in mode ``secure``, include all of this."""
+        """Return whether the client's rights in mode ``secure`` allow all these operations."""
         rights = Right.NONE if self.rights is None else self.rights
         for operation in operations:
             need = APACHE.get(operation)

@@ -13,18 +13,20 @@ from bookie_server.ports.bookie_rpc.reads import Batch, Read, ServedRangeRead, S
 from bookie_server.ports.bookie_rpc.served_client import ServedClient
 
 RANGE_READS_MAX = 64
-"""How many range reads of a connection are with the machine at once. More wait here, in their order."""
+"""The maximum number of a connection's range reads that the machine has at once. More wait here, in their order."""
 
 WAITING_MAX = 4096
-"""While more range reads than this wait, the connection is not read."""
+"""While more than this number of range reads wait, the driver does not read the connection."""
 
 
 class Stories:
-    """The stories that have begun, and those that wait. It gives the machine their requests, and gives each effect of
-    the machine to its story.
+    """The stories of one connection, those that have begun and those that wait. They pass the stories' requests to the
+    machine, and each effect of the machine to its story.
 
-    - ``_open``: the story of each request that the machine has, by the request's number. ``_asked`` is the last number.
-    - ``waiting``: range reads that have not begun. ``_running`` is how many have begun and are not done.
+    - ``_open``: the story of each request that the machine has, by the request's number. ``_asked`` is the number of
+      the last request.
+    - ``waiting``: range reads that have not begun. ``_running`` is the number of those that have begun and have not
+      ended.
 
     ``look`` is called when the number of waiting reads has changed.
     """
@@ -44,8 +46,8 @@ class Stories:
         self._running = 0
 
     def begin(self, story: Story) -> None:
-        """Begin a story. A range read waits while many are running. All others go to the machine, which bounds them: a
-        fence must not wait behind reads, nor a read behind long polls."""
+        """Begin a story. A range read waits while RANGE_READS_MAX of them run. Every other story goes to the machine at
+        once, which bounds it: a fence must not wait behind reads, nor a read behind long polls."""
         if isinstance(story, ServedRangeRead):
             if self.waiting or self._running >= RANGE_READS_MAX:
                 self.waiting.append(story)
@@ -61,15 +63,15 @@ class Stories:
         self._feed(event((self.stream, self._asked)))
 
     def take_part(self, part: events.SendPart) -> None:
-        """Give a story a part of what it reads, and the client what the story makes of it."""
+        """Give a story a part of what it reads, and queue the answers that the story makes from it."""
         story = self._open.get(part.request[1])
         for buffer in story.heard(part) if story else []:
             self._answers.send(buffer)
         self._answers.send(b"", part.request)
 
     def end(self, effect: events.SendTrailer | events.SendLac | events.SendReply) -> None:
-        """Give a story the end of its request, and the client what the story makes of it. The story may go on with
-        another request."""
+        """Give a story the end of its request, and queue the answers that the story makes from it. The story may go on
+        with another request."""
         story = self._open.pop(effect.request[1], None)
         if story is None:
             return
@@ -82,7 +84,7 @@ class Stories:
             self._client.audit("fence", reason, ledger=story.ledger_id)
         for buffer in story.heard(effect):
             self._answers.send(buffer, counted=counted)
-        if isinstance(story, ServedRangeRead) and self._asked == asked:  # it did not go on
+        if isinstance(story, ServedRangeRead) and self._asked == asked:  # it made no further request
             self._running -= 1
             while self.waiting and self._running < RANGE_READS_MAX:
                 self._running += 1
@@ -90,6 +92,6 @@ class Stories:
             self._look()
 
     def drop(self) -> None:
-        """Forget all stories: the connection is gone."""
+        """Forget all stories, because the connection is gone."""
         self.waiting.clear()
         self._open.clear()

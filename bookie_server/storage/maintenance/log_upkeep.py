@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The most urgent maintenance: seals full segments, tells the index, and makes spare segments."""
+"""Does the most urgent maintenance: it seals full segments, adds them to the index, and makes spare segments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bookie_server.storage.maintenance.tasks import RETRY_S
 class LogUpkeep:
     """The upkeep of one log.
 
-    - ``work``: seals and makes spares. ``work.due`` says whether there is something to do.
-    - ``untold``: sealed segments that the index does not have yet, in their order.
+    - ``work``: seals segments and makes spares.
+    - ``untold``: sealed segments that the index does not have as sealed yet, in the order of their seals.
     - ``lacks_room``: the disk had no room for a spare, or for the ``.idx`` of a segment, at the last try.
     - ``seals``: the number of sealed segments.
 
@@ -36,7 +36,8 @@ class LogUpkeep:
         self.seals += 1
 
     def step(self) -> float:
-        """Do one piece of work; return as :class:`~bookie_server.storage.maintenance.tasks.TaskSchedule` says."""
+        """Do one piece of work. Return 0, or the seconds until the next try
+        (:mod:`bookie_server.storage.maintenance.tasks`)."""
         if self.untold:
             sealed = self.untold[0]
             self._port.ask(lambda index: index.seal(sealed.generation, sealed.summary))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All work for one data directory beside its commits, one step at a time, the most urgent first.
+"""Does all work for one data directory beside its commits, one step at a time, the most urgent first.
 
-Sealing and spares come first, then the checkpoint, then drained segments go back to the pool, then damaged indexes are
-made anew. Compaction and scrubbing take turns after that, each within its own budget of bytes. A step of paced work
-does about STEP_BYTES, so sealing and spares never wait long. Synchronous (RULES S10: storage starts no threads). A
-thread of the server runs it beside the commit thread (``bookie_server/engine/maintenance_thread.py``); simulators and
-tests run it between commits.
+First it seals full segments and makes spares, then it goes on with the checkpoint, returns drained segments to the
+pool, and makes damaged indexes anew. After that compaction and scrubbing take turns, each within its own budget of
+bytes. One of their steps handles about STEP_BYTES, so sealing and spares never wait long. The code is synchronous
+(RULES S10: storage starts no threads). A thread of the server runs it beside the commit thread
+(``bookie_server/engine/maintenance_thread.py``); simulators and tests run it between commits.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bookie_server.storage.maintenance.tasks import LOOK_S, TaskSchedule
 class Maintenance:
     """The maintenance of one directory, used by one thread. It is the same in the server, in simulators and in tests.
 
-    All state is in its parts, which it puts together: ``tasks`` (what is due), ``log_upkeep`` (sealing and spares),
-    ``space`` (drained segments and checkpoints), ``reindexer``, ``compaction``, ``scrub`` and ``stats``.
+    It makes its parts and connects them; they have all state: ``tasks`` (which work is due), ``log_upkeep`` (sealing
+    and spares), ``space`` (drained segments and checkpoints), ``reindexer``, ``compaction``, ``scrub`` and ``stats``.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Maintenance:
         limits: MaintenanceLimits | None = None,
         scrub_from: float = 0.0,
     ) -> None:
-        """``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Only the counters of
-        ``reader`` are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
+        """``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Of ``reader`` only the
+        counters are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
         ``give_up(generation)`` returns once no reader has the segment open or will open it. ``now_s`` is a clock that
         never goes back. The scrubber's first pass begins at ``scrub_from``, a share of the segments."""
         self._log, self._release_reader, self._give_up_reader = log, release, give_up
@@ -88,27 +88,28 @@ class Maintenance:
         )  # fmt: skip
 
     def step(self) -> bool:
-        """Do the most urgent piece of work that is due. Return False if nothing is due, or it must wait. Raises
-        StorageFailedError when a write or sync failed, now or earlier (RULES S6), and Stopping. Any other error is
-        logged, counted, and the work tried again later."""
+        """Do the most urgent piece of work that is due. Return False if no work was done, because none is due or it
+        must wait. Raises StorageFailedError if a write or sync failed, now or earlier (RULES S6), and Stopping. After
+        any other error, which is logged and counted, the work is tried again later."""
         self._log.health.check()
         return self.tasks.step()
 
     def run(self) -> None:
-        """Step until nothing is due at this moment. Raises as :meth:`step`."""
+        """Call :meth:`step` until nothing is due at this moment. Raises as :meth:`step`."""
         while self.step():
             pass
 
     def wake(self) -> None:
-        """Look after the log at the next step: a segment is full or half full."""
+        """Seal and make spares at the next step, because a segment is full or half full."""
         self.tasks.soon("log")
 
     def look_soon(self) -> None:
-        """Look for segments to give back at the next step: space is short."""
+        """Look for segments to give back at the next step, because space is short."""
         self.tasks.soon("space")
 
     def finish(self) -> None:
-        """Seal full segments and give up the checkpoint under way. The index is not told. Raises StorageFailedError."""
+        """Seal full segments and give up the checkpoint under way, without a change to the index. Raises
+        StorageFailedError."""
         self.compaction.compactor.close()
         self.space.checkpointer.close()
         while self.log_upkeep.work.seal_one():
@@ -122,11 +123,11 @@ class Maintenance:
         return LOOK_S
 
     def _give_up(self, generation: int) -> None:
-        """Have nobody read this segment, now or later."""
+        """Return once no reader has this segment open or will open it."""
         self.compaction.let_go(generation)
         self._give_up_reader(generation)
 
     def _release(self, generation: int) -> None:
-        """Have everybody who reads this segment open it anew: its ``.idx`` was made anew."""
-        self.compaction.let_go(generation)  # it would read blocks of both editions, and miss records
+        """Have every reader of this segment open it anew, because its ``.idx`` was made anew."""
+        self.compaction.let_go(generation)  # or it would read blocks of both editions of the ``.idx``, and miss records
         self._release_reader(generation)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives segments without live frames back to the pool (RULES S4, I11).
 
-The index drops a segment that can serve nothing any more, so no plan names it from then on. A later checkpoint is made
-durable, and IDENTITY names it. ``give_up`` has the readers close the segment and never open it again. Only then the
-pool gets the file. A read that was planned before and comes later finds nothing and is planned again: other copies
-serve, or the ledger is deleted. Should a read still hit the file in its next life, no stamp there fits its place (S3).
-A crash in between leaves a segment that the next start puts aside, or that has only dead frames.
+A drained segment goes back in these steps. The index drops it, so that no later plan of a read names it. A later
+checkpoint becomes durable, and IDENTITY names that checkpoint. ``give_up`` has the readers close the segment and never
+open it again. Only then does the pool get the file.
+
+A read that was planned before these steps finds no segment and is planned again: other copies serve it, or the ledger
+is deleted. Should a read still hit the file after it was recycled, no stamp there fits its place (S3). After a crash
+between two steps, the next start puts the segment aside, or the segment has only dead frames.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from bookie_server.storage.maintenance.tasks import LOOK_S, RETRY_S
 
 
 class SpaceReturn:
-    """The drained segments, which are those that the index has dropped, on their way back to the pool.
+    """The drained segments of one directory, and the steps by which they go back to the pool. The index has dropped a
+    drained segment because it has no live frames.
 
-    - ``_drained``: generations that the index has dropped and that were not recycled.
+    - ``_drained``: generations that the index has dropped and that are not recycled yet.
     - ``_in_index``: generations in the index at the last look. ``_sealed``: those of them that have an ``.idx``.
     - ``_checkpoint_begun_s``: when the last checkpoint was begun, even if it failed; None without one.
-    - ``checkpoints``, ``recycled``: how many checkpoints were made and segments recycled.
+    - ``checkpoints``, ``recycled``: the number of checkpoints made, and of segments recycled.
 
-    Its three tasks are "space", "checkpoint" and "recycling"; ``soon`` has one of them, or "log", run next.
+    Its three tasks are "space", "checkpoint" and "recycling". ``soon`` makes one of them, or "log", due now.
     ``give_up(generation)`` returns once nothing has the segment open or will open it. ``lacks_room`` says whether the
     log had no room at its last try, and ``is_wanted`` whether other work waits for a checkpoint.
     """
@@ -62,15 +65,15 @@ class SpaceReturn:
 
     @property
     def drained(self) -> int:
-        """The number of segments that wait for a checkpoint, or to be recycled."""
+        """The number of drained segments that are not recycled yet."""
         return len(self._drained)
 
     def checkpoint_age_s(self) -> float | None:
-        """Return how long ago the last checkpoint was begun; None if this process has begun none."""
+        """Return the seconds since the last checkpoint was begun, or None if this process has begun none."""
         return None if self._checkpoint_begun_s is None else self._now_s() - self._checkpoint_begun_s
 
     def is_low(self) -> bool:
-        """Return whether the disk is so full that the space of drained segments is wanted soon."""
+        """Return whether the disk is so full that the space of drained segments is needed soon."""
         if self._lacks_room():
             return True
         try:
@@ -87,7 +90,7 @@ class SpaceReturn:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def look(self) -> float:
-        """Have the index drop dead segments, and note all that it dropped since the last look, for whatever reason."""
+        """Have the index drop dead segments. Note all segments that it dropped since the last look, for any reason."""
         self._drained.update(self._port.ask(LedgerIndex.drop_dead))
         sealed, unsealed, _ = self._port.ask(LedgerIndex.generations)
         in_index = {*sealed, *unsealed}
@@ -107,7 +110,7 @@ class SpaceReturn:
                 self.checkpoints += 1
                 self._soon("recycling")
             elif not checkpointer.busy:
-                self._pool.trim(0)  # given up for lack of room: see below
+                self._pool.trim(0)  # the checkpoint was given up for lack of room: see below
             return 0.0
         wait_s = checkpoint_wait_s(
             since_last_s=None if self._checkpoint_begun_s is None else now - self._checkpoint_begun_s,
@@ -119,7 +122,7 @@ class SpaceReturn:
         if wait_s is None:
             return math.inf
         if wait_s:
-            return min(wait_s, LOOK_S)  # space may get short meanwhile
+            return min(wait_s, LOOK_S)  # look again by then, because space may get short
         self._checkpoint_begun_s = now
         if checkpointer.start():
             return 0.0
@@ -127,7 +130,8 @@ class SpaceReturn:
         return RETRY_S
 
     def recycle_one(self) -> float:
-        """Give one drained segment back, in the order that the file's docstring gives."""
+        """Give one drained segment back whose checkpoint is durable. The file's docstring gives the order of the
+        steps."""
         for generation in sorted(self._drained):
             if self.checkpointer.may_recycle(generation):
                 self._give_up(generation)

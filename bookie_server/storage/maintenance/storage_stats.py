@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of one data directory's storage, for logs and metrics."""
+"""Reads the numbers of one data directory's storage, for logs and metrics."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bookie_server.storage.maintenance.tasks import TaskSchedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStats:
-    """Counters since the start, and current states. A docstring names Apache's metric where Apache has the same number;
-    Apache's entry log is our segment."""
+    """Counters since the start, and current values. A field's docstring names Apache's metric if Apache has the same
+    number; an entry log of Apache is a segment here."""
 
     segments_sealed: int
     """Segments with an ``.idx`` and live frames (ACTIVE_ENTRY_LOG_TOTAL)."""
@@ -32,9 +32,9 @@ class StorageStats:
     segments_kept_free: int
     """Files of drained segments, kept to be used again."""
     segments_spare: int
-    """Segments made ahead."""
+    """Segments that were made before the log needs them."""
     live_bytes: int
-    """Frames in sealed segments that may still be served."""
+    """The bytes of frames in sealed segments that may still be served."""
     dead_bytes: int
     """All other bytes of the sealed and the drained segments, unused room included."""
     checkpoint_number: int
@@ -54,9 +54,9 @@ class StorageStats:
     detected_scrub_errors: int
     """Frames and index blocks that the scrubber found damaged (DETECTED_SCRUB_ERRORS)."""
     frames_damaged: int
-    """Frames that clients asked for and that failed their check on the disk."""
+    """Frames that a client asked for and that failed their check when they were read."""
     read_io_errors: int
-    """Reads that failed with an error of the system."""
+    """Reads that failed with an error of the operating system."""
     index_memory_bytes: int
     index_cache_hits: int
     index_cache_misses: int
@@ -95,8 +95,9 @@ class StatsReader:
         self._measured_s, self._memory_bytes = -math.inf, 0
 
     def read(self, *, memory_age_s: float = 0.0) -> StorageStats:
-        """Return the numbers as they are now. The index's memory may have been measured ``memory_age_s`` ago:
-        measuring it takes a look at every ledger with unsealed frames. Any thread that may ask the index may call.
+        """Return the numbers as they are now. The index's memory may have been measured up to
+        ``memory_age_s`` ago, because measuring it visits every ledger with unsealed frames. Any thread that may ask the
+        index may call.
         Raises as :meth:`IndexPort.ask`."""
         parts, now_s = self._parts, self._now_s()
         if now_s >= self._measured_s + memory_age_s:

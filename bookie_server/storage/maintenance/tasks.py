@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of maintenance, each a kind of work: which is due, and in which order they are done."""
+"""Decides which task of maintenance runs next. Each task is one kind of work."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from bookie_server.storage.maintenance.schedule import STEP_BYTES, ByteBudget
 logger = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-"""How often a task without work looks again."""
+"""The time after which a task without work looks for work again, in seconds."""
 RETRY_S = 1.0
-"""The wait before the next try after a failure or a full disk; it doubles after each failure."""
+"""The wait before the next try after a failure or a full disk, in seconds. It doubles after each failure, up to
+RETRY_MAX_S."""
 RETRY_MAX_S = 60.0
 WAIT_MIN_S = 0.001
-"""A shorter wait may be lost in rounding: the clock would not move and the thread would never sleep."""
+"""The shortest wait, in seconds. A shorter one may be lost in rounding, and the thread would try again without a
+sleep."""
 
 Paced = Callable[[int], int]
-"""Reads and writes about as many bytes as its argument says; returns how many. 0: there is nothing to do now."""
+"""A function that reads and writes about as many bytes as its argument says. It returns how many, or 0 if there is
+nothing to do now."""
 
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """One kind of work. ``run`` does a piece of it and returns 0, or for how many seconds there is nothing to do. It is
-    not called before ``not_before``, a time of the clock."""
+    """One kind of work. ``run`` does a piece of it and returns 0, or the number of seconds for which there is nothing
+    to do. It is not called before the clock's time ``not_before``. ``failures`` counts the failures since the last
+    success."""
 
     name: str
     run: Callable[[], float]
@@ -41,7 +45,7 @@ class TaskSchedule:
 
     - ``_urgent``: the urgent tasks, the most urgent first.
     - ``_paced``: the tasks with a budget of bytes, which take turns when nothing urgent is due; the next one is first.
-    - ``errors``: pieces of work that failed and are tried again later.
+    - ``errors``: the number of pieces of work that failed and were to be tried again.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -55,7 +59,7 @@ class TaskSchedule:
         self._urgent.append(_Task(name, run))
 
     def add_paced(self, name: str, work: Paced, bytes_per_s: int) -> None:
-        """Do this work, at this rate, when nothing more urgent is due."""
+        """Add a task that runs at this rate when no urgent task is due."""
         budget = ByteBudget(bytes_per_s, self._now_s())
 
         def run() -> float:
@@ -69,13 +73,13 @@ class TaskSchedule:
         self._paced.append(_Task(name, run))
 
     def soon(self, name: str) -> None:
-        """Have an urgent task run next, unless it has to wait after a failure."""
+        """Make an urgent task due now, unless it has to wait after a failure."""
         for task in self._urgent:
             if task.name == name and not task.failures:
                 task.not_before = 0.0
 
     def step(self) -> bool:
-        """Do the most urgent piece of work that is due. Return False if nothing is due, or it must wait.
+        """Do the most urgent piece of work that is due. Return False if no task did any work.
 
         Raises StorageFailedError and Stopping. Any other error is logged and counted, and the work is tried again
         later.
@@ -91,8 +95,8 @@ class TaskSchedule:
         return False
 
     def wait_s(self) -> float:
-        """After :meth:`step` returned False, return how long until it may return True, unless :meth:`soon` is
-        called."""
+        """Return the seconds until a task may be due again. Call it after :meth:`step` returned False. A call of
+        :meth:`soon` makes a task due earlier."""
         soonest = min(task.not_before for task in (*self._urgent, *self._paced))
         return max(0.0, soonest - self._now_s())
 
