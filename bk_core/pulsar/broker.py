@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker says of the end of a topic: one small request to its admin port. Calls block.
+"""Asks a broker where a topic ends, with one small request to its admin port. Calls block.
 
-A broker that does not own the topic redirects to the one that does. The token goes along, because all brokers of a
-cluster accept it; it never leaves for a host by plain HTTP that was asked by HTTPS.
+A broker that does not own the topic redirects the request to the broker that does. The token is sent there too, because
+all brokers of a cluster accept it. A redirect from HTTPS to plain HTTP is not followed, so it cannot expose the token.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from bk_core.pulsar.model.topic_name import TopicName
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 << 20
-"""The most bytes of an answer: it lists every ledger and cursor of the topic."""
+"""The maximum size of an answer in bytes. It is large because an answer lists every ledger and cursor of the topic."""
 REDIRECTS_MAX = 5
 
 
 class BrokerAdmin:
-    """The admin port of Pulsar's brokers (``http://host:8080`` or ``https://host:8443``). ``token`` is called for each
-    request; ``tls`` gives the certificates to trust. Raises InvalidArgumentError for another URL."""
+    """The admin port of Pulsar's brokers (``http://host:8080`` or ``https://host:8443``). ``token`` is called before
+    each request and returns the token to send. ``tls`` has the certificates to trust. Raises InvalidArgumentError if
+    the URL is not of this form, or contains a user name."""
 
     def __init__(self, url: str, *, token: Callable[[], str] | None = None, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise InvalidArgumentError(
-                "this is no admin URL of a Pulsar broker",
+                "this is not the URL of a Pulsar broker's admin port",
                 value=url.rpartition("@")[2],
-                remedy="write http://host:8080; a token comes from a file",
+                remedy="write http://host:8080, and give the token in a file",
             )
         self._url, self._token, self._tls = url.rstrip("/"), token, tls
 
     def last_confirmed(self, topic: TopicName) -> EntryPosition | None:
-        """The last entry of a topic, or of a partition, that the broker has confirmed; None if it never had one. Raises
-        NoSuchTopicError, PermissionDeniedError, MetadataUnavailableError if no broker gives an answer that can be
-        read."""
+        """Return the last confirmed entry of a topic or a partition, or None if it has none. Raises NoSuchTopicError,
+        PermissionDeniedError, and MetadataUnavailableError if no broker gives a readable answer."""
         local = quote(topic.local, safe="")
         path = f"/admin/v2/persistent/{topic.tenant}/{topic.namespace}/{local}/internalStats"
         said = self._get(topic, path)
@@ -74,7 +74,7 @@ class BrokerAdmin:
         except (OSError, ValueError) as error:
             raise _unavailable(topic, f"{self._url}: {error}") from error
         if len(said) > ANSWER_BYTES_MAX:
-            raise _unavailable(topic, f"{self._url} gave more than {ANSWER_BYTES_MAX} bytes")
+            raise _unavailable(topic, f"the answer of {self._url} has more than {ANSWER_BYTES_MAX} bytes")
         return said
 
 
@@ -94,21 +94,23 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def _refused(topic: TopicName, url: str, status: int) -> Exception:
     if status == 404:
         return NoSuchTopicError(
-            f"the broker does not know topic {topic}", value=url, remedy="give the address of the cluster that has it"
+            f"the broker does not know topic {topic}",
+            value=url,
+            remedy="give the address of a broker of the topic's cluster",
         )
     if status in (401, 403):
         return PermissionDeniedError(
-            f"the broker does not tell this client about topic {topic}",
+            f"the broker does not let this client read the statistics of topic {topic}",
             value=f"{url}: HTTP {status}",
-            remedy="give a token that may read its statistics, or no address: then the last messages may be missing",
+            remedy="give a token with this permission, or no admin address: then the last messages may be missing",
         )
     return _unavailable(topic, f"{url}: HTTP {status}")
 
 
 def _unavailable(topic: TopicName, why: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(
-        f"no broker says where topic {topic} ends",
+        f"no broker answered where topic {topic} ends",
         value=why,
-        remedy="check its admin address, or give none: then the last messages of an idle topic may be missing",
+        remedy="check the admin address, or give none: then the last messages of an idle topic may be missing",
         outcome=Outcome.NOT_APPLIED,
     )

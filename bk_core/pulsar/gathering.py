@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers entries while earlier ones are made into rows.
+"""Receives entries while rows are made of earlier ones.
 
-Making rows costs the same for one entry as for hundreds, and ledgers of brokers come in batches of a few entries. So a
-task receives all the time, and its reader takes everything that has come, joined.
+Making rows costs about the same for one entry as for hundreds, and the ledgers of brokers arrive in batches of a few
+entries. Therefore one task receives without a pause, and the reader takes the batches that have arrived as one batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bk_core.pulsar.model.plan import TopicRange
 
 Received = tuple[TopicRange, EntryBatch]
 JOINED_BYTES_MAX = 4 << 20
-"""The most bytes that are joined."""
+"""Batches are joined until they have this many bytes of payload. The last of them may exceed it."""
 WAITING_BYTES_MAX = 16 << 20
-"""The most bytes that wait for the reader; one batch more may come."""
+"""Receiving pauses once this many bytes of payload wait for the reader. The batch that reaches the limit may exceed it."""
 
 
 async def gathered(source: AsyncGenerator[Received, None]) -> AsyncGenerator[Received, None]:
-    """The entries of ``source``, in order, joined as far as they have come and are of one ledger. Raises what the
-    source raises, after the entries before the error."""
+    """Yield the entries of ``source`` in order. Consecutive batches of one ledger that have already arrived are joined.
+    An error of the source is raised after the entries that came before it."""
     box = _Box()
     task = asyncio.create_task(box.fill(source))
     try:
@@ -39,7 +39,7 @@ async def gathered(source: AsyncGenerator[Received, None]) -> AsyncGenerator[Rec
 
 
 class _Box:
-    """What has come and was not taken."""
+    """A queue of the batches that have arrived and that the reader has not taken."""
 
     def __init__(self) -> None:
         self._waiting: deque[Received] = deque()
@@ -51,7 +51,7 @@ class _Box:
         self._room.set()
 
     async def fill(self, source: AsyncGenerator[Received, None]) -> None:
-        """Take everything from the source, no more at a time than there is room for."""
+        """Receive everything from the source; pause while WAITING_BYTES_MAX bytes or more wait."""
         try:
             async with aclosing(source) as batches:
                 async for piece, batch in batches:
@@ -68,7 +68,7 @@ class _Box:
             self._changed.set()
 
     async def take(self) -> Received | None:
-        """The next entries, None after the last."""
+        """Return the next entries, or None after the last. Raises the error with which the source ended."""
         while not self._waiting:
             if self._has_ended:
                 if self._error is not None:
@@ -88,7 +88,7 @@ class _Box:
 
 
 def _follows(last: EntryBatch, piece: TopicRange, next_piece: TopicRange, batch: EntryBatch) -> bool:
-    """Whether a batch goes on where the last one ends."""
+    """Return whether ``batch`` continues where ``last`` ends, so that the two can be joined."""
     return (
         batch.ledger_id == last.ledger_id
         and next_piece.is_compacted == piece.is_compacted
@@ -98,7 +98,7 @@ def _follows(last: EntryBatch, piece: TopicRange, next_piece: TopicRange, batch:
 
 
 def joined(batches: Sequence[EntryBatch]) -> EntryBatch:
-    """Batches that follow each other as one, with nothing but payloads and ids: they were verified before."""
+    """Join consecutive batches into one. Digests are not copied, because the batches have been verified already."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]

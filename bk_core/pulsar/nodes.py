@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Pulsar's metadata say about topics. Calls block, and only read."""
+"""Reads Pulsar's metadata about topics. Calls block, and nothing is written."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ NAMESPACES_SHOWN = 20
 
 
 class PulsarNodes:
-    """Reads Pulsar's nodes. ``root`` is the path that Pulsar's metadata have in the store; it is empty unless Pulsar
-    was set up with one."""
+    """Reads Pulsar's nodes. ``root`` is the path of Pulsar's metadata in the store. It is empty unless Pulsar was
+    set up with such a path."""
 
     def __init__(self, store: MetadataStore, root: str = "") -> None:
         self._store, self._root = store, root.rstrip("/")
 
     def sync(self) -> None:
-        """Make later reads see what brokers wrote before."""
+        """Make later reads see everything that brokers wrote before this call."""
         self._store.sync()
 
     def managed_ledger(self, topic: TopicName) -> ManagedLedger | None:
-        """The ledgers of a topic, or of one partition; None if there is no such topic, or nothing was written to this
-        partition yet. Raises MetadataCorruptError."""
+        """Return the ledgers of a topic without partitions, or of one partition. Returns None if there is no such
+        topic, or if nothing was written to the partition yet. Raises MetadataCorruptError."""
         path = self._root + topic.managed_ledger_path
         found = self._store.read_foreign_node(path)
         return None if found is None else ManagedLedger.decode(path, found.value, decompressed)
 
     def partitions(self, topic: TopicName) -> int | None:
-        """How many partitions a topic has; None for a topic without partitions. Raises MetadataCorruptError."""
+        """Return the number of partitions of a topic, or None if it has none. Raises MetadataCorruptError."""
         path = self._root + topic.partitions_path
         found = self._store.read_foreign_node(path)
         return None if found is None else partition_count(path, found.value)
 
     def cursors(self, topic: TopicName) -> dict[str, Cursor]:
-        """The subscriptions of a topic without partitions, or of one partition."""
+        """Return the subscriptions of a topic without partitions, or of one partition, by name. Raises
+        MetadataCorruptError."""
         path = self._root + topic.managed_ledger_path
         found = dict[str, Cursor]()
         for node in self._store.list_foreign_nodes(path) or []:
@@ -54,20 +55,20 @@ class PulsarNodes:
         return found
 
     def cursor(self, topic: TopicName, node: str) -> Cursor | None:
-        """The cursor in a node of this name. Raises MetadataCorruptError."""
+        """Return the cursor in the node of this name, or None if there is no such node. Raises MetadataCorruptError."""
         path = f"{self._root}{topic.managed_ledger_path}/{node}"
         found = self._store.read_foreign_node(path)
         return None if found is None else Cursor.decode(path, found.value, decompressed)
 
     def schema_versions(self, topic: TopicName) -> tuple[SchemaVersion, ...]:
-        """The versions of a topic's schema; none if it has no schema. Raises MetadataCorruptError."""
+        """Return the versions of a topic's schema; empty if it has no schema. Raises MetadataCorruptError."""
         path = self._root + topic.schema_path
         found = self._store.read_foreign_node(path)
         return () if found is None else schema_versions(path, found.value)
 
     def may_have_transactions(self, topic: TopicName) -> bool:
-        """Whether messages of a topic can belong to transactions: before the first one a broker makes a topic of its
-        own in the namespace, for snapshots of their states."""
+        """Return whether messages of a topic can belong to transactions. Before the first transaction in a namespace, a
+        broker creates a topic there for snapshots of the states of transactions; this looks for that topic."""
         for local in (SNAPSHOTS, f"{SNAPSHOTS}_segments"):
             name = TopicName(topic.tenant, topic.namespace, local)
             for path in (name.managed_ledger_path, name.partitions_path, name.of_partition(0).managed_ledger_path):
@@ -78,7 +79,7 @@ class PulsarNodes:
     # --- lists -------------------------------------------------------------------------------------------------------
 
     def namespaces(self) -> Iterator[tuple[str, str]]:
-        """Every tenant and namespace that has topics."""
+        """Yield the tenant and the name of each namespace that may have topics, each once."""
         seen = set[tuple[str, str]]()
         for folder in (names.MANAGED_LEDGERS, names.PARTITIONED_TOPICS):
             for tenant in self._children(folder):
@@ -88,8 +89,8 @@ class PulsarNodes:
                         yield tenant, namespace
 
     def topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, int | None]]:
-        """The topics of a namespace by name, each with its number of partitions, None without partitions. A partition
-        is listed only if the topic that it belongs to is not."""
+        """Return the topics of a namespace, sorted by name, each with its number of partitions or None. A partition is
+        listed on its own only if the record of its partitioned topic is missing."""
         folder = names.partitioned_topics(tenant, namespace)
         found = dict[TopicName, int | None]()
         for node in self._children(folder):
@@ -103,8 +104,8 @@ class PulsarNodes:
         return sorted(found.items())
 
     def topics_of(self, namespace: str | None) -> list[tuple[TopicName, int | None]]:
-        """As :meth:`topics`, of ``tenant/namespace``; None: of all. Raises InvalidArgumentError for a name of another
-        form, NoSuchTopicError for a namespace without topics."""
+        """Return the :meth:`topics` of ``namespace`` (``tenant/namespace``), or of all namespaces if it is None. Raises
+        InvalidArgumentError for a name of another form, and NoSuchTopicError for a namespace without topics."""
         if namespace is None:
             return [topic for each in sorted(self.namespaces()) for topic in self.topics(*each)]
         tenant, _, name = namespace.partition("/")
@@ -114,7 +115,7 @@ class PulsarNodes:
             raise NoSuchTopicError(
                 f"namespace {namespace} has no topics",
                 value=self._store.uri + (f", below {self._root}" if self._root else ""),
-                remedy=f"there are {spaces}" if spaces else "Pulsar has no topics there",
+                remedy=f"namespaces with topics: {spaces}" if spaces else "no namespace has topics there",
             )
         return found
 
@@ -129,8 +130,8 @@ class PulsarNodes:
     # --- one topic ---------------------------------------------------------------------------------------------------
 
     def parts(self, topic: TopicName) -> list[TopicName]:
-        """The topics with ledgers that make up ``topic``: its partitions in order, or itself. Raises NoSuchTopicError,
-        which says what is there, UnsupportedTopicError for a scalable topic."""
+        """Return the partitions of ``topic`` in order, or ``topic`` itself if it has none. Raises NoSuchTopicError,
+        which names similar topics or namespaces, and UnsupportedTopicError for a scalable topic."""
         count = self.partitions(topic)
         if count:
             return [topic.of_partition(number) for number in range(count)]
@@ -140,7 +141,7 @@ class PulsarNodes:
             return [topic]  # nothing was written to it yet
         if self._store.read_foreign_node(self._root + topic.scalable_path) is not None:
             raise UnsupportedTopicError(
-                f"{topic} is a scalable topic of Pulsar 5, which is not read",
+                f"{topic} is a scalable topic of Pulsar 5, which this version cannot read",
                 remedy="read it with Pulsar's own client",
             )
         raise self._no_such_topic(topic)
@@ -152,7 +153,7 @@ class PulsarNodes:
             return NoSuchTopicError(
                 what,
                 value=f"Pulsar has no metadata in {where}",
-                remedy="name where they are, if they are elsewhere (pulsar_metadata_uri, --pulsar-metadata-uri)",
+                remedy="if they are elsewhere, give their URI (pulsar_metadata_uri, --pulsar-metadata-uri)",
             )
         known = {str(name): name.local for name, _ in self.topics(topic.tenant, topic.namespace)}
         if not known:
@@ -160,23 +161,23 @@ class PulsarNodes:
             near = get_close_matches(f"{topic.tenant}/{topic.namespace}", spaces, n=NEAR_TOPICS, cutoff=0.0)
             return NoSuchTopicError(
                 what,
-                value=f"namespace {topic.tenant}/{topic.namespace} has none",
-                remedy=f"there are {', '.join(near)}",
+                value=f"namespace {topic.tenant}/{topic.namespace} has no topics",
+                remedy=f"namespaces with topics: {', '.join(near)}",
             )
         near = get_close_matches(str(topic), known, n=NEAR_TOPICS, cutoff=0.0)
         return NoSuchTopicError(what, remedy=f"near names: {', '.join(near)}")
 
 
 def parse_metadata_uri(uri: str) -> tuple[str, str]:
-    """The URI of a store and the root of Pulsar's nodes in it, from a URI of ours or of Pulsar's
-    (``zk:host1:2181,host2:2181/path``). Raises InvalidArgumentError for another store than ZooKeeper."""
+    """Return the URI of a store and the root of Pulsar's nodes in it. ``uri`` has our form, or Pulsar's
+    (``zk:host1:2181,host2:2181/path``). Raises InvalidArgumentError for a store other than ZooKeeper."""
     scheme, _, rest = uri.strip().removeprefix("metadata-store:").partition(":")
     hosts, _, path = rest.removeprefix("//").partition("/")
     if scheme != "zk" or not hosts:
         raise InvalidArgumentError(
             "Pulsar's metadata are read from ZooKeeper only",
             value=uri,
-            remedy="write zk://host1:2181;host2:2181, and the path if Pulsar has one",
+            remedy="write zk://host1:2181;host2:2181, followed by the path if Pulsar has one",
         )
     root = f"/{path.strip('/')}" if path.strip("/") else ""
     return f"zk://{hosts.replace(',', ';')}{root}/ledgers", root

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans what to read of one topic or partition: its ledgers, where the last one ends, and what was compacted.
+"""Plans reads of one topic or partition: finds its ledgers, the end of the last one, and its compacted ledger.
 
 Ledgers are opened without recovery, so no writer is disturbed.
 """
@@ -33,23 +33,23 @@ logger = logging.getLogger("bk_core.pulsar")
 
 LOOKUPS_AT_ONCE = 32
 PASSWORD = b""
-"""That of Pulsar's ledgers; brokers can be given another one."""
+"""The password of the ledgers of Pulsar's brokers, unless they are configured with another one."""
 GUESSED_ENTRY_BYTES = 1024
-"""The size of an entry of the open ledger, as long as the topic has no other ledger."""
+"""The assumed size of an entry in bytes, for estimates where no record gives the size of a closed ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """The last entry of a topic that is confirmed, None without one, and what says so: ``closed``, ``lac``, ``broker``
-    or ``terminated``."""
+    """The last confirmed entry of a topic, or None if it has none. ``source`` says where this is from: ``closed`` (the
+    ledger's metadata), ``lac`` (the bookies), ``broker``, or ``terminated`` (the topic's record)."""
 
     last: EntryPosition | None
     source: str
 
 
 class PartitionPlanner:
-    """Plans reads of one topic or partition, again and again for a tail. ``broker_may_fail``: while no broker answers,
-    the topic ends at its LAC; else that is an error."""
+    """Plans reads of one topic or partition. A tail plans again and again with the same object. ``broker_may_fail``:
+    while no broker answers, the topic ends at its LAC; without it, a missing answer is an error."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class PartitionPlanner:
         self.end = TopicEnd(None, "closed")
 
     async def ranges(self, bounds: Bounds, *, compacted: bool = False) -> list[TopicRange]:
-        """The ranges of a read with these bounds, in order. Raises NoSuchEntryError if its start was trimmed,
-        LedgerOffloadedError if bookies do not have all of it, NoSuchLedgerError if a ledger is gone."""
+        """Return the ranges of a read with these bounds, in order. Raises NoSuchEntryError if the start was trimmed,
+        LedgerOffloadedError if a ledger is only in other storage, and NoSuchLedgerError if a ledger was deleted."""
         for is_last_try in (False, True):
             record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic)
             try:
@@ -97,7 +97,7 @@ class PartitionPlanner:
         if last_entry is not None:
             ledgers = [each for each in ledgers if each.ledger_id <= last_entry.ledger_id]
         records = await self._records(ledgers)
-        # Only those of the last plan are kept: a position is in one of them.
+        # Only the ledgers of the last plan are kept, because a position is in one of them.
         pairs = zip(ledgers, records, strict=True)
         self._closed = {each.ledger_id: metadata for each, metadata in pairs if metadata.is_closed}
         for each, metadata in zip(ledgers, records, strict=True):
@@ -114,8 +114,8 @@ class PartitionPlanner:
         return found
 
     async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
-        """The ranges before an entry, as far back as readers look for the chunks of a message. Ledgers that bookies do
-        not have any more end it."""
+        """Return the ranges before ``start``, in order, about ``bytes_max`` bytes back: so far readers look for the
+        chunks of a message. A ledger that is only in other storage, and all before it, are left out."""
         record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic) or ManagedLedger(())
         near, size = list[TopicLedger](), 0
         for each in reversed(record.ledgers):
@@ -135,7 +135,7 @@ class PartitionPlanner:
         return found
 
     async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> int:
-        """The last entry of a ledger that is confirmed; −1 without one."""
+        """Return the last confirmed entry of a ledger, or −1 if it has none. Updates ``end``."""
         if metadata.is_closed:
             last, source = metadata.last_entry_id, "closed"
         else:
@@ -160,22 +160,23 @@ class PartitionPlanner:
             if not self._broker_may_fail:
                 raise
             if not self._broker_is_away:
-                logger.warning("%s: the topic is followed to its LAC meanwhile", error)
+                logger.warning("%s: until a broker answers, the topic is followed to its LAC", error)
             self._broker_is_away = True
             return None
         self._broker_is_away = False
         return said
 
     async def _opened(self, ledger_id: int) -> LedgerReader:
-        """The reader of the open ledger, kept between plans."""
+        """Return the reader of the open ledger. It stays open between plans."""
         if self._open is None or self._open.ledger_id != ledger_id:
             await self.close()
             self._open = await self._bookkeeper.open_ledger(ledger_id, recover=False, password=self.password)
         return self._open
 
     def following(self, position: EntryPosition) -> EntryPosition:
-        """The position itself or, if its ledger has ended before it, the begin of the next ledger, as the last plan saw
-        them. So a ledger that was read whole may be trimmed, and one that was not is missed."""
+        """Return the position itself or, if the last plan saw its ledger closed before it, the start of the next
+        ledger. A ledger that was read to its end may therefore be trimmed. If a ledger is trimmed earlier, the next
+        plan raises NoSuchEntryError."""
         metadata = self._closed.get(position.ledger_id)
         while metadata is not None and position.entry_id > metadata.last_entry_id:
             later = [each for each in self._order if each > position.ledger_id]
@@ -186,14 +187,14 @@ class PartitionPlanner:
         return position
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until the LAC of the open ledger moves, or this time is over."""
+        """Wait until the LAC of the open ledger moves, at most ``timeout_s``."""
         if self._open is None or self._open.is_closed:
             await asyncio.sleep(timeout_s)
         else:
             await self._open.wait_lac(self._open.last_add_confirmed, timeout_s)
 
     async def _records(self, ledgers: Sequence[TopicLedger]) -> list[LedgerMetadata]:
-        """The metadata of ledgers. Those of closed ones that the last plan had are not read again."""
+        """Return the metadata of ledgers. Metadata of closed ledgers are taken from the last plan if it had them."""
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(ledger: TopicLedger) -> LedgerMetadata:
@@ -210,7 +211,7 @@ class PartitionPlanner:
         return list(await asyncio.gather(*(look_up(each) for each in ledgers)))
 
     async def _whole(self, ledger_id: int) -> list[TopicRange]:
-        """All of the ledger of a compacted topic."""
+        """Return the range of the whole compacted ledger, or no range if the ledger is empty."""
         metadata = (await self._bookkeeper.read_metadata(ledger_id)).value
         last = metadata.last_entry_id
         if not metadata.is_closed:
@@ -220,16 +221,17 @@ class PartitionPlanner:
         return [TopicRange(self.topic, ledger_id, metadata, 0, last, size, is_compacted=True)] if last >= 0 else []
 
     async def _compaction(self) -> Cursor | None:
-        """What was compacted last; None if nothing was."""
+        """Return the cursor of the last compaction, or None if there was none."""
         cursor = await asyncio.to_thread(self._nodes.cursor, self.topic, COMPACTION_CURSOR)
         if cursor is not None and cursor.compacted_ledger < 0 <= cursor.ledger_id:
             cursor = await self._newest(cursor)
         return cursor if cursor is not None and cursor.compacted_ledger >= 0 else None
 
     async def _newest(self, cursor: Cursor) -> Cursor:
-        """The state of a cursor that is in a ledger of its own: in the last entry of it. Brokers say nothing of the LAC
-        of these ledgers, so the entry behind the LAC is taken too, if a bookie has it. It is a state that the broker
-        wrote, and nothing is lost if the broker never confirms it: what it names was there before."""
+        """Return the newest state of a cursor from the last entry of the cursor's ledger, or ``cursor`` itself if no entry
+        can be found. Brokers do not send the LAC of these ledgers on its own, so the entry after the LAC is used too
+        if a bookie has it. That is safe even if the entry is never confirmed: the broker wrote it, and the position
+        and the ledger that it names existed before."""
         try:
             reader = await self._bookkeeper.open_ledger(cursor.ledger_id, recover=False, password=self.password)
         except NoSuchLedgerError:
@@ -247,27 +249,27 @@ class PartitionPlanner:
         return cursor
 
     async def cursors(self) -> dict[str, Cursor]:
-        """The subscriptions by name, each in its newest state that may be read."""
+        """Return the subscriptions by name, each in its newest readable state."""
         found = await asyncio.to_thread(self._nodes.cursors, self.topic)
         return {name: await self._newest(cursor) if cursor.ledger_id >= 0 else cursor for name, cursor in found.items()}
 
     def _check_start(self, record: ManagedLedger, start: EntryPosition | None) -> None:
-        """Raises NoSuchEntryError for a start in a ledger that was trimmed."""
+        """Raise NoSuchEntryError if the ledger of the start was trimmed."""
         if start is None or not record.ledgers or any(each.ledger_id == start.ledger_id for each in record.ledgers):
             return
         if start.ledger_id < record.ledgers[0].ledger_id:
             raise NoSuchEntryError(
                 f"messages of {self.topic} were trimmed",
                 value=f"position {start}, the topic begins at {EntryPosition(record.ledgers[0].ledger_id, 0)}",
-                remedy="read from there, or from its begin",
+                remedy="start at that position, or give no start",
             )
 
     def _check_not_offloaded(self, ledger: TopicLedger) -> None:
         if not ledger.is_in_bookies:
             raise LedgerOffloadedError(
-                f"ledger {ledger.ledger_id} of {self.topic} is not in the bookies any more",
+                f"ledger {ledger.ledger_id} of {self.topic} is no longer in the bookies",
                 value=f"it was offloaded by {ledger.offloaded_by}",
-                remedy="read from a later position, or with Pulsar's own client",
+                remedy="start at a later position, or read with Pulsar's own client",
             )
 
     async def close(self) -> None:
@@ -278,7 +280,7 @@ class PartitionPlanner:
 
 
 def _bytes_of(ledger: TopicLedger, metadata: LedgerMetadata, others: Sequence[TopicLedger], entries: int) -> int:
-    """The bytes of the first ``entries`` of a ledger, estimated if the ledger is open."""
+    """Return the size in bytes of the first ``entries`` entries of a ledger, estimated from means per entry."""
     if metadata.is_closed and metadata.length > 0:
         return metadata.length * entries // max(1, metadata.last_entry_id + 1)
     if ledger.entries > 0 and ledger.bytes > 0:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one topic or partition: entries in order, then rows, on a thread of their own, while the loop receives on.
+"""Reads one topic or partition in order. Rows are made on another thread, so the event loop goes on receiving entries.
 
-Transactions are looked for only once a message of one is met. Then the heads of all entries up to the end are read, so
-that it is known which messages were committed and where the first undecided one is.
+The outcomes of transactions are looked for once a read meets the first message of a transaction. The read then scans the
+heads of all entries up to the end: they show which transactions were aborted, and which message is the first undecided.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger("bk_core.pulsar")
 
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
-"""Gives the ranges before an entry."""
+"""A function that returns the ranges before an entry."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 PIECE_BYTES = 4 << 20
 AHEAD_BYTES = 16 << 20
@@ -45,7 +45,7 @@ SCAN_AHEAD_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How the messages of a topic are read."""
+    """Options for reading the messages of a topic."""
 
     schema: pa.Schema
     decode: DecodeOptions = field(default_factory=DecodeOptions)
@@ -66,7 +66,7 @@ class ReadOptions:
 
 @dataclass(slots=True)
 class _SharedReader:
-    """A ledger that is being opened, or is open, for so many reads."""
+    """A reader that is open or being opened, and the number of reads that use it."""
 
     opening: asyncio.Task[LedgerReader]
     users: int = 0
@@ -80,9 +80,9 @@ class LedgerReads:
         self._readers: dict[int, _SharedReader] = {}
 
     async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
-        """The entries of a range. Never fences."""
+        """Yield the entries of a range. Never fences."""
         async with self._reader(wanted.ledger_id) as reader:
-            # The plan says that all of them are confirmed, which the bookies that are asked now may not know.
+            # The plan says that all these entries are confirmed, but the LAC that bookies return now may be lower.
             beyond = not reader.is_closed and wanted.last > reader.last_add_confirmed
             async with aclosing(reader.reading(wanted.first, wanted.last, unconfirmed=beyond)) as batches:
                 async for batch in batches:
@@ -104,7 +104,7 @@ class LedgerReads:
                 await _end(shared.opening)
 
     def read_all(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
-        """The entries of all ranges, in order, read ahead and joined as they come."""
+        """Yield the entries of all ranges in order. They are read ahead, and batches that have arrived are joined."""
         return gathered(self._ahead(ranges, bytes_max))
 
     async def _ahead(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
@@ -116,8 +116,8 @@ class LedgerReads:
 
 
 class PartitionReading:
-    """Makes the rows of one topic or partition, range after range. Keeps what must not be forgotten between two reads:
-    begun chunks, and what is known of transactions."""
+    """Makes the rows of one topic or partition, range after range. Between two calls it keeps the chunks of unfinished
+    messages and the states of transactions."""
 
     def __init__(self, topic: TopicName, reads: LedgerReads, options: ReadOptions, history: History) -> None:
         self.topic = topic
@@ -128,14 +128,14 @@ class PartitionReading:
         self._transactions: Transactions | None = None
         self._known_to = EntryPosition(-1, -1)
         self.position: EntryPosition | None = None
-        """The entry after the last one that rows were made of, or that has none."""
+        """The entry after the last one that was processed, whether it had rows or not; None before the first."""
 
     async def rows(
         self, ranges: Sequence[TopicRange], bounds: Bounds, beyond: Callable[[], Awaitable[Ranges]] | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """The rows of these ranges that are within the bounds. Ends before the first message of an undecided
-        transaction unless uncommitted messages are wanted. ``beyond`` gives what the topic has behind the ranges:
-        transactions of messages in the ranges may end there."""
+        """Yield the rows of these ranges that are within the bounds. Stops before the first message of an undecided
+        transaction unless the isolation is ``read_uncommitted``. ``beyond`` returns the ranges that the topic has
+        after these: transactions of messages in these ranges may end there."""
         left = list(ranges)
         if not self._has_begun:
             self._first, self._has_begun = bounds.first_entry, True
@@ -163,8 +163,8 @@ class PartitionReading:
             left = await self._decided(_from(left, restart), beyond)
 
     def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | LookBack | None:
-        """The rows of some entries; or what has to be looked for before them: None stands for the outcomes of their
-        transactions."""
+        """Return the rows of some entries. Returns a LookBack if chunks of their messages must be found first, and None
+        if the outcomes of their transactions must be."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
@@ -173,7 +173,7 @@ class PartitionReading:
         return self._maker.rows(heads, bounds, self._committed(heads))
 
     async def _look_back(self, wanted: LookBack) -> None:
-        """Look for chunks before the first entry of the read, the last entries first."""
+        """Look for chunks in the entries before the start of the read, going backwards."""
         assert self._first is not None
         pieces = [piece for each in await self._history(self._first) for piece in each.pieces(PIECE_BYTES)]
         for piece in reversed(pieces):
@@ -184,7 +184,7 @@ class PartitionReading:
         await asyncio.to_thread(wanted.finish)
 
     def _must_look(self, piece: TopicRange, heads: Heads) -> bool:
-        """Whether there are messages of transactions whose outcomes were not looked for."""
+        """Return whether these entries have messages of transactions, and are not all scanned for outcomes yet."""
         if self._options.isolation == "read_uncommitted" or piece.is_compacted or not len(heads):
             return False
         last = heads.position(len(heads) - 1)
@@ -193,15 +193,15 @@ class PartitionReading:
     async def decide(
         self, ranges: Ranges, beyond: Callable[[], Awaitable[Ranges]] | None = None
     ) -> tuple[list[TopicRange], frozenset[TxnId]]:
-        """Read the heads of all entries of the ranges, for readers that cannot look for outcomes themselves. Returns
+        """Read the heads of all entries of the ranges, for readers that cannot look for outcomes themselves. Return
         the ranges up to the first message of an undecided transaction, and the transactions that were aborted."""
         left = await self._decided(ranges, beyond)
         assert self._transactions is not None
         return left, frozenset(self._transactions.aborted)
 
     async def _decided(self, ranges: Ranges, beyond: Callable[[], Awaitable[Ranges]] | None) -> list[TopicRange]:
-        """Look for the outcomes of transactions in the entries that were not looked at; returns the ranges up to the
-        first message of a transaction that is undecided."""
+        """Look for the outcomes of transactions in the entries that are not scanned yet, those of ``beyond`` included.
+        Return ``ranges`` up to the first message of an undecided transaction."""
         transactions = self._transactions = self._transactions or Transactions()
         known = [*ranges, *(await beyond() if beyond is not None else ())]
         new = _from(known, EntryPosition(self._known_to.ledger_id, self._known_to.entry_id + 1))
@@ -213,20 +213,20 @@ class PartitionReading:
         return list(ranges) if undecided is None else clipped(list(ranges), undecided)
 
     def _committed(self, heads: Heads) -> Mask | None:
-        """The rows that are not of an aborted transaction; None: all."""
+        """Return a mask of the entries outside aborted transactions, or None if all entries are kept."""
         transactions = self._transactions
         if transactions is None or not transactions.aborted or self._options.isolation == "read_uncommitted":
             return None
         return without(heads, transactions.aborted)
 
     def _report(self) -> None:
-        """Log what was left out."""
+        """Log the entries that were left out because they are not messages."""
         for error in self._maker.take_reports():
             logger.warning("%s: left out", error)
 
 
 async def _end(opening: asyncio.Task[LedgerReader]) -> None:
-    """Close a reader, or give up opening it."""
+    """Close a reader, or cancel the task that opens it."""
     if not opening.done():
         opening.cancel()
     elif not opening.cancelled() and opening.exception() is None:
@@ -238,7 +238,7 @@ def _note(batch: EntryBatch, transactions: Transactions) -> None:
 
 
 def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:
-    """The part of ``ranges`` from an entry on; ranges of a compacted ledger come before all of them."""
+    """Return the part of ``ranges`` from an entry on. Ranges of a compacted ledger are dropped: they come before it."""
     kept = list[TopicRange]()
     for each in ranges:
         if each.is_compacted or each.ledger_id < first.ledger_id:

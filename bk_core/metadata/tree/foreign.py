@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of other systems that keep their data in ledgers, such as Pulsar's. Nothing here writes."""
+"""Nodes of other systems that keep their data in ledgers, such as Pulsar. Nothing here writes."""
 
 from __future__ import annotations
 
