@@ -381,6 +381,14 @@ class FinishRecovery:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishEnd:
+    """The entries up to ``last`` of the ledger may be shown; ``metadata`` is its record as it was read last."""
+
+    metadata: Versioned[LedgerMetadata]
+    last: EntryId
+
+
+@dataclass(frozen=True, slots=True)
 class BackOff:
     """Fire the timer ``again`` after ``factor`` × the duration of this attempt (P7)."""
 

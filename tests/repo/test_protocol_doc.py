@@ -28,6 +28,7 @@ from bk_core.logs.machines import ask, leadership, leadership_events
 from bk_core.protocol import events
 from bk_core.protocol.delivery import LaneState
 from bk_core.protocol.follower import FollowEffect, FollowEvent
+from bk_core.protocol.quorum_end import EndEffect, EndEvent, EndPhase
 from bk_core.protocol.reader import ReadEffect, ReadEvent
 from bk_core.protocol.recovery import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
@@ -35,6 +36,7 @@ from bookie_server.machine import events as machine_events
 from tests.bookie_server.machine import test_transitions as bookie_sweep
 from tests.kit.transitions import IMPOSSIBLE, members
 from tests.logs import test_sequences as sequence_sweep
+from tests.protocol import test_transitions_quorum_end as end_sweep
 from tests.protocol import test_transitions_reader as reader_sweep
 from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
@@ -53,11 +55,11 @@ def dataclasses_of(module: ModuleType) -> list[type]:
 
 
 EVENTS = members(
-    *members(WriterEvent, RecoveryEvent, ReadEvent, FollowEvent, machine_events.Event),
+    *members(WriterEvent, RecoveryEvent, ReadEvent, FollowEvent, EndEvent, machine_events.Event),
     *members(leadership_events.LeadershipEvent),
 )
 EFFECTS = members(
-    *members(WriterEffect, RecoveryEffect, ReadEffect, FollowEffect, machine_events.Effect),
+    *members(WriterEffect, RecoveryEffect, ReadEffect, FollowEffect, EndEffect, machine_events.Effect),
     *members(leadership_events.LeadershipEffect),
 )
 REQUESTS = members(*members(ask.Request), *members(ask.OfOneLog))
@@ -146,6 +148,7 @@ LISTS: dict[str, Callable[[], list[str]]] = {
     "recovery moves": lambda: sweep_list(recovery_sweep.TABLE, Phase.__members__),
     "reader moves": lambda: sweep_list(reader_sweep.READ_TABLE, reader_sweep.READ_STATES),
     "follower moves": lambda: sweep_list(reader_sweep.TABLE, reader_sweep.FOLLOW_STATES),
+    "quorum end moves": lambda: sweep_list(end_sweep.TABLE, EndPhase.__members__),
     "bookie moves": lambda: sweep_list(bookie_sweep.TABLE, bookie_sweep.STATES),
     "leadership moves": lambda: moves_list(leadership.MOVES),
     "change steps": lambda: follows_list(sequence_sweep.CHANGE),
@@ -180,6 +183,7 @@ SECTIONS = {
     WriterState: "Writer",
     LaneState: "Lane",
     Phase: "Recovery",
+    EndPhase: "Quorum end",
     leadership.State: "Leadership",
 }
 
