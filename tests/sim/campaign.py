@@ -52,6 +52,7 @@ class Totals:
 def runner_of(profile: str) -> Callable[[int], Outcome]:
     """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *apache*:
     with bookies that answer as Apache's do, all of them or some; *heal*: with an auditor and workers that repair;
+    *quorum*: with readers that show entries above the LAC;
     *storage*: with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of
     named logs, of one, every fourth seed of several at once, every eighth of one that is deleted; *threads*: the
     threads around machines, in controlled orders."""

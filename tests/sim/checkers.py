@@ -349,6 +349,16 @@ class Checker:
             self.fail("I7", f"{tail.name} was told LAC {lac}, acknowledged is {truth.acked}")
         self._shown(truth, lac, tail.name)
 
+    def end_shown(self, reader: Host, last: EntryId, record: Versioned[LedgerMetadata]) -> None:
+        """I8: a reader was told that everything up to ``last`` may be shown, though no LAC covers it (P15)."""
+        truth = self.truth(reader.ledger_id)
+        truth.history.lac(reader.name, last)
+        if record.value.is_closed and last != record.value.last_entry_id:
+            self.fail("I8", f"{reader.name} ends at {last}, the ledger at {record.value.last_entry_id}")
+        if last >= len(truth.given):
+            self.fail("I8", f"{reader.name} was shown entry {last}, only {len(truth.given)} were given")
+        self._shown(truth, last, reader.name)
+
     def _shown(self, truth: LedgerTruth, entry: EntryId, by: str) -> None:
         if truth.closed_at is not None and entry > truth.closed_at:
             self.fail("I8", f"{by} was shown entry {entry}, the ledger ends at {truth.closed_at}")

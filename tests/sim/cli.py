@@ -27,6 +27,7 @@ SHORT = (
     ("protocol", 2400),
     ("apache", 800),
     ("heal", 900),
+    ("quorum", 600),
     ("storage", 1000),
     ("disk", 400),
     ("logs", 700),
@@ -170,7 +171,7 @@ def _report_violations(totals: Totals) -> bool:
         print(f"\nVIOLATION {what}\n  {corpus.command(totals.profile, str(engine), int(str(seed)), ())}")
     for engine, seed, what in totals.violations:
         corpus.remember(totals.profile, str(engine), int(str(seed)), str(what))
-    if totals.violations and totals.profile in ("protocol", "apache", "heal", "storage"):
+    if totals.violations and totals.profile in ("protocol", "apache", "heal", "quorum", "storage"):
         engine, seed, _ = totals.violations[0]
         _print_shrunk(totals.profile, str(engine), int(str(seed)))
     return bool(totals.violations)

@@ -21,7 +21,6 @@ from tests.sim.readers import TailHost
 from tests.sim.world import World
 
 ENGINES = ("uniform", "swarm", "pct")
-CHAOS_MS = 400.0
 DEFERRED = {"protocol": 0.1, "apache": 0.4}
 """The part of schedules whose writer has deferred syncs. Our own bookies sync before they ack all the same."""
 
@@ -64,8 +63,14 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
         from tests.sim.heal import HealWorld, heal_knobs
 
         kind, knobs = HealWorld, heal_knobs(Random(f"{seed}:{engine}:heal"), knobs)
+    plan_of = Plan
+    if profile == "quorum":
+        from tests.sim.quorum_end import QuorumPlan, QuorumWorld, quorum_knobs
+
+        kind, plan_of = QuorumWorld, QuorumPlan
+        knobs = quorum_knobs(Random(f"{seed}:{engine}:quorum"), knobs)
     world = kind(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
-    plan = Plan(world, omit)
+    plan = plan_of(world, omit)
     plan.lay()
     world.begin()
     return world, plan
@@ -90,7 +95,7 @@ def run_schedule(
     world, plan = build(seed, engine, profile, back_end, omit)
     violation = None
     try:
-        world.run(CHAOS_MS)
+        world.run(world.chaos_ms)
         world.heal()
         world.settle()
     except Violation as error:
@@ -156,12 +161,12 @@ class Plan:
             for _ in range(count):
                 self._at(self._moment(), disturb.__name__, disturb)
         if knobs.dead_at_the_end:
-            self._at(CHAOS_MS - 1, "some die for good", self._bury)
+            self._at(self.world.chaos_ms - 1, "some die for good", self._bury)
         self._laid = True
 
     def _moment(self) -> float:
         """When something happens: early more often than late."""
-        return min(self.random.expovariate(1 / 40.0), CHAOS_MS - 2)
+        return min(self.random.expovariate(1 / 40.0), self.world.chaos_ms - 2)
 
     def _at(self, delay_ms: float, label: str, call: Callable[..., Any], *args: Any) -> None:
         if not self._laid:

@@ -164,12 +164,7 @@ class SimStore:
         )
 
     def _arrived(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
-        if self.is_away(client):
-            event: Any = MetadataCallFailed(
-                MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
-            )
-        else:
-            event = do()
+        event = self._unavailable(client) if self.is_away(client) else do()
         self.scheduler.add(
             f"store>{client}",
             f"{label}: {type(event).__name__}",
@@ -177,6 +172,11 @@ class SimStore:
             event,
             mean_ms=self.knobs.store_ms,
             fifo=True,
+        )
+
+    def _unavailable(self, client: str) -> Any:
+        return MetadataCallFailed(
+            MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
         )
 
     def write_repaired(

@@ -15,7 +15,7 @@ import pytest
 from tests.kit.amount import some
 from tests.sim import corpus
 from tests.sim.campaign import campaign, load, run_chunk, runner_of
-from tests.sim.mutants import heal, protocol, table
+from tests.sim.mutants import heal, protocol, quorum_end, table
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
 from tests.sim.shrink import shrink
@@ -62,6 +62,22 @@ def test_seeds_in_which_ledgers_are_repaired_are_clean() -> None:
     assert found.violations == []
     assert found.sometimes["everything was healed"] >= found.schedules
     assert found.sometimes["a bookie took another's place"] > 0
+
+
+@pytest.mark.rule("P15")
+def test_seeds_in_which_readers_show_entries_above_the_lac_are_clean() -> None:
+    found = run_chunk("quorum", 0, some(300, few=60))
+
+    assert found.violations == []
+    assert found.sometimes["an entry above the LAC was shown"] > 0
+
+
+@pytest.mark.rule("P15")
+@pytest.mark.parametrize("planted", [quorum_end.no_settle_time, quorum_end.no_metadata_check])
+def test_without_the_wait_or_the_check_of_the_version_a_row_is_shown_that_vanishes(planted: table.Planted) -> None:
+    with planted():
+        found = (run_schedule(seed, ENGINES[seed % len(ENGINES)], "quorum").violation for seed in range(1000))
+        assert next(filter(None, found), "").startswith("I8")
 
 
 @pytest.mark.long

@@ -39,6 +39,8 @@ class World:
     """Made of a seed and knobs. Scripts act through ``writer``, ``recover``, ``tail``, ``hold`` and ``run``."""
 
     checked_by: type[Checker] = Checker
+    stored_by: type[SimStore] = SimStore
+    chaos_ms = 400.0
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class World:
         self.faults = Random(f"{seed}:faults")
         self.checker = self.checked_by(self.scheduler)
         self.network = SimNetwork(self.scheduler, knobs)
-        self.store = SimStore(self.scheduler, knobs)
+        self.store = self.stored_by(self.scheduler, knobs)
         self.store.on_write = self.checker.on_write
         self.digest_type = self.random.choice((DigestType.CRC32C, DigestType.CRC32C, DigestType.MAC, DigestType.CRC32))
         self.hosts: list[Host] = []

@@ -20,7 +20,7 @@ from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.log_fan_out import run_fan_out_schedule
 from tests.sim.logs import run_log_schedule
-from tests.sim.mutants import apache, exhaustive, fan_out, heal, logs, protocol
+from tests.sim.mutants import apache, exhaustive, fan_out, heal, logs, protocol, quorum_end
 from tests.sim.mutants.admission import ADMISSION_MUTANTS
 from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
 from tests.sim.mutants.collector import COLLECTOR_MUTANTS
@@ -69,8 +69,9 @@ class Case:
 
     @property
     def profile(self) -> str:
-        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``heal``, ``logs`` or ``protocol``."""
-        return self.engine if self.engine in ("apache", "disk", "heal", "logs") else "protocol"
+        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``heal``, ``logs``, ``quorum`` or
+        ``protocol``."""
+        return self.engine if self.engine in ("apache", "disk", "heal", "logs", "quorum") else "protocol"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Verdict:
 
 def cases() -> list[Case]:
     """Every mutant, grouped by engine."""
-    return [*_exhaustive(), *_protocol(), *_heal(), *_bookie(), *_logs()]
+    return [*_exhaustive(), *_protocol(), *_heal(), *_quorum(), *_bookie(), *_logs()]
 
 
 def _exhaustive() -> Iterator[Case]:
@@ -138,6 +139,11 @@ def _heal() -> Iterator[Case]:
             yield Case(name, rule, "heal", planted, lambda: _random("heal"))
         else:
             yield Case(name, rule, "heal", planted, lambda s=story: iter([stories[s]]), "stories")
+
+
+def _quorum() -> Iterator[Case]:
+    for name, rule, planted in quorum_end.MUTANTS:
+        yield Case(name, rule, "quorum", planted, lambda: _random("quorum"))
 
 
 def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:
