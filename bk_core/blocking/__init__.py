@@ -15,6 +15,7 @@ from bk_core.blocking.base import BookKeeperBase, DetachedReaderBase, LedgerWrit
 from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.client.config import ClientConfig
 from bk_core.client.detached import Refresh
+from bk_core.client.reading.reader import QUORUM_SETTLE_MS
 from bk_core.client.running.metrics import ClientMetrics
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.metadata.port import MetadataStore
@@ -165,6 +166,17 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
         """Ask the store and a quorum of bookies how far the ledger is confirmed; return the LAC. Raises
         QuorumTimeoutError, MetadataUnavailableError, and the errors that end a :meth:`tail`."""
         return self._thread.call(self._inner.refresh_lac())
+
+    def wait_quorum_end(self, settle_ms: float = QUORUM_SETTLE_MS) -> EntryId:
+        """Find entries above the LAC that may be shown, and return the last one, or the LAC if there are none. Never
+        fences. :meth:`read` then reads up to it.
+
+        An entry counts if Qa members of its write set return it, now and after ``settle_ms``, every entry below it
+        counts, and the ledger's record keeps its version meanwhile. A closed ledger returns its last entry. It is not
+        certain that such an entry stays: a writer that was paused for longer than ``settle_ms`` can still drop it.
+        Raises what :meth:`refresh_lac` raises, and InvalidArgumentError for a negative time.
+        """
+        return self._thread.call(self._inner.wait_quorum_end(settle_ms))
 
     def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
         """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""

@@ -117,7 +117,8 @@ class LacFollower:
         config: ClientConfig,
     ) -> None:
         self._machine = LedgerFollower(metadata, lac, digester, stall_ms=config.lac_stall_ms)
-        self._digester, self._store, self._transport, self._config = digester, store, transport, config
+        self.store = store
+        self._digester, self._transport, self._config = digester, transport, config
         self._driver = Driver(f"following ledger {digester.ledger_id}", self._machine.step, self._crashed)
         MetadataAdapter(store, digester.ledger_id, self._driver)
         self._driver.handle(
@@ -187,10 +188,14 @@ class LacFollower:
         """Sync with the store and read the record alone, because the bookies that it names did not give an entry. If
         the store is unavailable, keep the known record. Raises NoSuchLedgerError."""
         try:
-            await asyncio.to_thread(self._store.sync)
-            found = await asyncio.to_thread(self._store.read_ledger, self._digester.ledger_id)
+            await asyncio.to_thread(self.store.sync)
+            found = await asyncio.to_thread(self.store.read_ledger, self._digester.ledger_id)
         except MetadataUnavailableError:
             return
+        self.record_read(found)
+
+    def record_read(self, found: Versioned[LedgerMetadata]) -> None:
+        """Take a record that was read elsewhere, if it is newer than the known one."""
         self._driver.feed(ev.MetadataChanged(found))
 
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
@@ -284,7 +289,7 @@ class LacFollower:
 
     def _set_watch(self) -> None:
         """Set the watch; runs in a thread. If ``stop`` was called meanwhile, cancel the watch that was just set."""
-        cancel = self._store.watch_ledger(self._digester.ledger_id, self._store_called)
+        cancel = self.store.watch_ledger(self._digester.ledger_id, self._store_called)
         with self._lock:
             if not self._stopped:
                 self._cancel_store = cancel

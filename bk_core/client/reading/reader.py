@@ -11,6 +11,7 @@ from types import TracebackType
 from bk_core.client.config import ClientConfig
 from bk_core.client.reading.batch_iterator import BatchIterator
 from bk_core.client.reading.lone_read import lone_read
+from bk_core.client.reading.quorum_end import QuorumEndDriver
 from bk_core.client.reading.quorum_lac import LacFollower
 from bk_core.client.reading.ranges import Quarantine, read_range
 from bk_core.client.running.fork import ForkGuard
@@ -27,11 +28,14 @@ from bk_core.errors import (
     Outcome,
 )
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
+from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
 
 TAIL_WAIT_S = 30.0
 """How many seconds a tail waits for a new LAC before it looks again whether the ledger is closed."""
+
+QUORUM_SETTLE_MS = 60_000.0
+"""How long :meth:`LedgerReader.wait_quorum_end` waits between its two looks: twice the client timeout of Pulsar."""
 
 
 class LedgerReader:
@@ -57,6 +61,8 @@ class LedgerReader:
         self._follower = LacFollower(metadata, lac, digester, store=store, transport=transport, config=config)
         self._slow = slow
         self._guard = ForkGuard()
+        self._quorum_end: EntryId = NO_ENTRY  # the end that wait_quorum_end found; the LAC may be below it
+        self._searches: set[QuorumEndDriver] = set()
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -107,10 +113,11 @@ class LedgerReader:
         """Read as :meth:`read`, for generators of this package: a cancelled step ends this one."""
         self._guard.check("this ledger")
         self._follower.check_running()
-        if not 0 <= first <= last + 1 or (last > self.last_add_confirmed and (self.is_closed or not unconfirmed)):
+        readable = self.last_add_confirmed if self.is_closed else max(self.last_add_confirmed, self._quorum_end)
+        if not 0 <= first <= last + 1 or (last > readable and (self.is_closed or not unconfirmed)):
             raise InvalidArgumentError(
                 f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
-                value=f"readable: 0 to {self.last_add_confirmed}",
+                value=f"readable: 0 to {readable}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
         if first == last and (lone := await self._lone(first)) is not None:
@@ -205,6 +212,41 @@ class LedgerReader:
         self._guard.check("this ledger")
         return await self._follower.refresh()
 
+    async def wait_quorum_end(self, settle_ms: float = QUORUM_SETTLE_MS) -> EntryId:
+        """Find entries above the LAC that may be shown, and return the last one, or the LAC if there are none. Never
+        fences. :meth:`read` then reads up to it.
+
+        An entry counts if Qa members of its write set return it, now and after ``settle_ms``, every entry below it
+        counts, and the ledger's record keeps its version meanwhile. A closed ledger returns its last entry. It is not
+        certain that such an entry stays: a writer that was paused for longer than ``settle_ms`` can still drop it.
+        Raises what :meth:`refresh_lac` raises, and InvalidArgumentError for a negative time.
+        """
+        if settle_ms < 0:
+            raise InvalidArgumentError("settle_ms must be at least 0", value=f"settle_ms={settle_ms:g}")
+        lac = await self.refresh_lac()
+        if self.is_closed:
+            return lac
+        await self._refresh()
+        search = QuorumEndDriver(
+            self._digester,
+            lac,
+            settle_ms=settle_ms,
+            store=self._follower.store,
+            transport=self._transport,
+            config=self._config,
+        )
+        self._searches.add(search)
+        try:
+            found = await search.run()
+        finally:
+            self._searches.discard(search)
+        self._follower.record_read(found.metadata)
+        self._follower.check()
+        if self.is_closed:
+            return self.last_add_confirmed
+        self._quorum_end = max(self._quorum_end, found.last)
+        return max(self.last_add_confirmed, found.last)
+
     async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
         """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""
         self._guard.check("this ledger")
@@ -217,6 +259,8 @@ class LedgerReader:
     def end(self, error: BookKeeperError) -> None:
         """End the watches as :meth:`close` does, but make calls that wait raise ``error``."""
         self._follower.stop(error)
+        for search in tuple(self._searches):
+            search.end(error)
 
     async def __aenter__(self) -> LedgerReader:
         return self
