@@ -21,7 +21,8 @@ Received = tuple[TopicRange, EntryBatch]
 JOINED_BYTES_MAX = 4 << 20
 """Batches are joined until they have this many bytes of payload. The last of them may exceed it."""
 WAITING_BYTES_MAX = 16 << 20
-"""Receiving pauses once this many bytes of payload wait for the reader. The batch that reaches the limit may exceed it."""
+"""Receiving pauses once this many bytes of payload wait for the reader. The batch that reaches the limit may exceed
+it."""
 
 
 async def gathered(source: AsyncGenerator[Received, None]) -> AsyncGenerator[Received, None]:

@@ -108,7 +108,7 @@ def test_a_running_cluster_gets_acls_and_gives_them_up_again(tmp_path: Path) -> 
         with closing(open_store(cluster.uri)) as stranger:
             stranger.read_ledger(ledger.ledger_id)
         wrong = bk(cluster, "cluster", "secure-zookeeper", "--force", user="app", acl=LIST)
-        assert "no admin" in wrong.stderr, wrong.stderr
+        assert "is not an admin" in wrong.stderr, wrong.stderr
         own = {"zookeeper_auth_path": cluster.paths["bookie"]}
         cluster.restart(own)
         cluster.restart({**own, "zookeeper_acl": "creator"})

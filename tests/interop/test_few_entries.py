@@ -101,7 +101,7 @@ def test_a_bookie_that_has_a_lac_and_no_entry_is_evidence(apaches: str, ours: st
             writer = await client.create_ledger(ensemble_size=4, write_quorum_size=2, ack_quorum_size=2)
             await writer.append(b"the only one")
             await asyncio.sleep(HINTED_S)
-            body, key = lac_body(0, writer._machine.digester), writer._key
+            body, key = lac_body(0, writer._machine.digester), writer._calls._key
             for bookie in writer.metadata.last_fragment.ensemble:
                 await client.transport.link(bookie).write_lac(writer.ledger_id, key, body, deadline_s=5)
             has_no_entry = client.transport.link(writer.metadata.last_fragment.ensemble[2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,15 +184,24 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def lasting(stream: str, rest: bytes) -> Any:
-    """An answer without what differs from version to version and from disk to disk."""
+    """Return an answer without what differs from version to version and from disk to disk, such as texts for people."""
     answer = ANSWERS[stream].FromString(rest)
+    _clear_texts(answer)
     if answer.HasField("hello"):
         answer.hello.ClearField("server")
-        answer.hello.ClearField("message")
     if stream == "Control" and answer.HasField("info"):
         for name in ("total_bytes", "free_bytes", "version", "ledgers"):
             answer.info.ClearField(name)
     return answer
+
+
+def _clear_texts(message: Any) -> None:
+    for field, value in message.ListFields():
+        if field.name == "message":
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for each in value if isinstance(value, Iterable) else (value,):
+                _clear_texts(each)
 
 
 def save(said: list[Exchange], folder: Path) -> None:
