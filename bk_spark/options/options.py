@@ -131,8 +131,9 @@ class BkOptions:
     )
     digest_type: str | None = _option("digestType", OptionKind.CHOICE, _ALL, choices=DIGEST_TYPE_NAMES, kept=True)
     read_mode: str = _option(
-        "readMode", OptionKind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence")
+        "readMode", OptionKind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence", "quorum")
     )
+    quorum_settle_ms: int = _option("quorumSettleMs", OptionKind.COUNT, (Use.READ,), default="60000", minimum=1000)
     starting: Bound = field(
         metadata=_made_of(
             OptionDefinition("startingOffsets", OptionKind.OFFSETS, _READS, kept=True),
@@ -518,7 +519,8 @@ def _small_task_bytes(given: int) -> int:
 
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
-    """Fencing ends a writer, so it must be asked for by ledger id, in a batch (RULES K2)."""
+    """Fencing ends a writer, so it must be asked for by ledger id, in a batch (RULES K2). What a quorum holds above the
+    LAC is not certain (RULES P15); logs do not need it, because their writers send explicit LACs."""
     if mode == "lac" or use is Use.WRITE:
         return
     if use is Use.STREAM:
@@ -532,6 +534,12 @@ def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
             "readMode=fence needs ledgerId or ledgerIds",
             value=str(selection),
             remedy="name the ledgers to fence with option ledgerId or ledgerIds, in a batch; streams never fence",
+        )
+    if mode == "quorum" and not isinstance(selection, LedgerSelection):
+        raise InvalidArgumentError(
+            "readMode=quorum needs ledgerId or ledgerIds",
+            value=str(selection),
+            remedy="leave it out: the writer of a log sends its LAC to the bookies",
         )
 
 

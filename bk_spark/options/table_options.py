@@ -36,6 +36,7 @@ REFUSED: Mapping[str, str] = {
         if each.kind in (OptionKind.SECRET, OptionKind.SECRET_PATH, OptionKind.SECRET_VARIABLE)
     },
     "readMode": 'the read that wants it gives it: spark.read.option("readMode", …).table("t")',
+    "quorumSettleMs": "the read that gives readMode=quorum gives it",
 }
 """Read options that a table must not hold, each with what to do instead: those that could end a writer, secrets, and
 the names of a secret's file or variable. If a table held such a name, its maker would choose which file of a reading

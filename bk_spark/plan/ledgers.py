@@ -31,6 +31,14 @@ def open_ledger(
     )
 
 
+def last_readable(reader: blocking.LedgerReader, options: BkOptions) -> int:
+    """Return the last entry of an open or closed ledger that ``readMode`` shows. ``readMode=quorum`` waits for the
+    settle time if the ledger has entries above its LAC."""
+    if options.read_mode == "quorum":
+        return reader.wait_quorum_end(options.quorum_settle_ms)
+    return reader.last_add_confirmed
+
+
 class OpenLedger:
     """A follower of one ledger that may still grow. It tracks the LAC and the average entry size, and sets ``changed``
     when the LAC may have moved and when it stops following."""

@@ -25,7 +25,7 @@ from bk_spark.options.selection import (
     Source,
     TopicSelection,
 )
-from bk_spark.plan.ledgers import open_ledger
+from bk_spark.plan.ledgers import last_readable, open_ledger
 from bk_spark.plan.log_ranges import resolve_log
 from bk_spark.plan.packing import LedgerRange, PartitionLayout, Span, bytes_between
 from bk_spark.plan.resolved import NOTHING, Resolved, side_by_side
@@ -116,7 +116,7 @@ def resolve_ledger(bookkeeper: BookKeeper, options: BkOptions, source: LedgerSou
     with opened as reader:
         if options.read_mode == "closedOnly" and not reader.is_closed:
             return NOTHING
-        end = reader.last_add_confirmed + 1
+        end = last_readable(reader, options) + 1
         length, metadata = reader.length_to(end - 1), reader.metadata
     start, wanted_end = options.starting.at(source), options.ending.at(source)
     first, stop = check_bounds(source, 0, end, start, wanted_end, fail_on_data_loss=options.fail_on_data_loss)

@@ -71,7 +71,7 @@ def test_every_field_is_made_of_options_and_has_the_name_of_its_one() -> None:
     assert [name for name, rows in made_of.items() if len(rows) != 1] == several
     for name, rows in made_of.items():
         if len(rows) == 1:
-            assert re.sub(r"(?<!^)(?=[A-Z])", "_", rows[0].name).lower() == name.removesuffix("_ms")
+            assert re.sub(r"(?<!^)(?=[A-Z])", "_", rows[0].name).lower().removesuffix("_ms") == name.removesuffix("_ms")
 
 
 def test_where_messages_send_their_readers_there_is_something_to_read() -> None:
@@ -374,3 +374,16 @@ def test_keys_that_spark_adds_are_no_mistake() -> None:
 
 def test_the_same_option_twice_with_two_values_is_refused() -> None:
     assert "given twice" in refusal(path="events", maxentriespertrigger="1", maxoffsetspertrigger="2")
+
+
+@pytest.mark.rule("P15")
+def test_entries_above_the_lac_are_asked_for_by_ledger_id_and_with_a_time_to_wait() -> None:
+    options = parse_options({**URI, "ledgerId": "17", "readMode": "quorum", "quorumSettleMs": "65000"}, Use.READ)
+    assert (options.read_mode, options.quorum_settle_ms) == ("quorum", 65_000)
+    assert parse_options({**URI, "ledgerId": "17", "readMode": "quorum"}, Use.READ).quorum_settle_ms == 60_000
+    with pytest.raises(InvalidArgumentError, match="readMode=quorum needs ledgerId"):
+        parse_options({**URI, "log": "events", "readMode": "quorum"}, Use.READ)
+    with pytest.raises(InvalidArgumentError, match="quorumSettleMs"):
+        parse_options({**URI, "ledgerId": "17", "readMode": "quorum", "quorumSettleMs": "10"}, Use.READ)
+    with pytest.raises(InvalidArgumentError, match="readMode=quorum is not for a stream"):
+        parse_options({**URI, "ledgerId": "17", "readMode": "quorum"}, Use.STREAM)

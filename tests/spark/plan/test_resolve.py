@@ -169,3 +169,13 @@ def test_readers_never_pass_an_unsealed_extent(bookkeeper: BookKeeper) -> None:
         (7, 2, 4, 2, 30),
         (ledger.ledger_id, 0, 6, 5, 70),
     ]
+
+
+@pytest.mark.rule("P15")
+def test_entries_above_the_lac_are_in_a_plan_that_asks_for_them(bookkeeper: BookKeeper) -> None:
+    ledger = bookkeeper.create_ledger(deferred_sync=True)  # whose LAC stands still
+    ledger.append(b"x" * 10)
+    assert ranges(resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))) == []
+    asked = options(ledger.ledger_id, readmode="quorum", quorumsettlems="1000")
+    assert ranges(resolve.resolve_batch(bookkeeper, asked)) == [(0, 0, 10)]
+    ledger.close()
