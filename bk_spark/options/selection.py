@@ -245,6 +245,11 @@ def parse_topics_pattern(text: str) -> TopicSelection:
     return TopicSelection(namespace=f"{tenant}/{namespace}", pattern=pattern)
 
 
+def kind_of(log: str) -> str:
+    """Return whether a range of ledgers is part of a log or of a topic of Pulsar, by its name."""
+    return "topic" if log.startswith(TOPIC_PREFIX) else "log"
+
+
 def _id_in_list(option: str, text: str, part: str) -> int:
     if not part.isascii() or not part.isdigit() or int(part) > LEDGER_ID_MAX:
         raise bad_value(option, text, f"ledger ids and ranges, for instance 3,5,9-12; {part!r} is none")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from bk_core.model import LedgerId, LedgerMetadata
+from bk_spark.options.selection import kind_of
 from bk_spark.plan.packing import LedgerRange
 
 logger = logging.getLogger("bk_spark.plan")
@@ -57,7 +58,7 @@ NOTHING = Resolved()
 
 def warn_of_lost(log: str | None, ledger_id: LedgerId, entries: int) -> None:
     """Log what a read with ``failOnDataLoss=false`` leaves out."""
-    where = f"ledger {ledger_id}" if log is None else f"ledger {ledger_id} of log {log}"
+    where = f"ledger {ledger_id}" if log is None else f"ledger {ledger_id} of {kind_of(log)} {log}"
     logger.warning("%s was deleted: %d entries are skipped (failOnDataLoss=false)", where, entries)
 
 

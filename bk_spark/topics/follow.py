@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from bk_core.client import BookKeeper
-from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchEntryError, NoSuchTopicError
 from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
@@ -51,6 +51,7 @@ class TopicsFollower:
         self._cluster = PulsarCluster(bookkeeper, self._how.access(options.ledger_password))
         self._planners = dict[tuple[TopicName, bool], PartitionPlanner]()
         self._outcomes = dict[TopicName, tuple[EntryPosition, PartitionReading]]()
+        self._without_broker = set[TopicName]()
         self._may_have_transactions = set[tuple[str, str]]()
         self._listed: list[TopicName] = []
         self._listed_at = float("-inf")
@@ -109,13 +110,32 @@ class TopicsFollower:
             begin = BEGIN if at is None else at
             return PartSeen(begin, (), begin, is_fresh=at is None)
         begin = first if at in (None, BEGIN) else self._not_trimmed(topic, at, first)
-        planner = self._planner(nodes, topic)
-        ranges = await planner.ranges(Bounds(start=begin))
+        planner, ranges = await self._confirmed(nodes, topic, begin)
         if await self._wants_outcomes(nodes, topic):
             ranges, _ = await self._decided(topic, begin, ranges)
         end = planner.following(end_of(ranges, begin).entry)
         moved = begin if end == begin.entry else MessageId(*end)
         return PartSeen(begin, tuple(ranges), moved, is_fresh=at is None)
+
+    async def _confirmed(
+        self, nodes: PulsarNodes, topic: TopicName, begin: MessageId
+    ) -> tuple[PartitionPlanner, list[TopicRange]]:
+        """Return what is confirmed from a position on, and the planner that found it. While no broker answers, that is
+        what the bookies know."""
+        planner = self._planner(nodes, topic)
+        try:
+            ranges = await planner.ranges(Bounds(start=begin))
+            self._without_broker.discard(topic)
+            return planner, ranges
+        except (MetadataUnavailableError, NoSuchTopicError) as error:
+            if not self._how.admin_url:
+                raise
+            found = self._planner(nodes, topic, asks_broker=False)
+            ranges = await found.ranges(Bounds(start=begin))  # raises if it was not the broker
+            if topic not in self._without_broker:
+                logger.warning("%s: the topic is followed to its LAC meanwhile", error)
+            self._without_broker.add(topic)
+            return found, ranges
 
     def _deleted(self, topic: TopicName, at: MessageId | None) -> PartSeen | None:
         if self._options.fail_on_data_loss:
@@ -130,8 +150,8 @@ class TopicsFollower:
         return PartSeen(at, (), at)
 
     def _not_trimmed(self, topic: TopicName, at: MessageId, first: MessageId) -> MessageId:
-        """Return where the stream goes on. A ledger that was read whole, and then trimmed while no query ran, cannot be
-        told from one that was not."""
+        """Return where the stream goes on. A ledger that was read whole, and was trimmed while no query ran, looks like
+        one that was not read whole."""
         if at.ledger_id >= first.ledger_id:
             return at
         if not self._options.fail_on_data_loss:
@@ -206,7 +226,7 @@ class TopicsFollower:
         before, ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
         plan = PartitionPlan(topic, (), None)
         if ranges and await self._wants_outcomes(nodes, topic):
-            known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
+            _, known = await self._confirmed(nodes, topic, begin)
             left, plan = await self._decided(topic, begin, known)
             part.check_decided(left)
         bounds = Bounds(begin if begin.batch_index >= 0 else None, published_from_ms=start.published_from_ms)

@@ -14,6 +14,8 @@ from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from bk_spark.options.selection import kind_of
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -114,5 +116,6 @@ def shown(ranges: Sequence[LedgerRange]) -> str:
     first = [f"{one.ledger_id}:{one.first}-{one.last}" for one in ranges[:RANGES_SHOWN]]
     logs = sorted({one.log for one in ranges if one.log is not None})
     more = f" and {len(ranges) - RANGES_SHOWN} more" if len(ranges) > RANGES_SHOWN else ""
-    of = f" of log {logs[0]}" if len(logs) == 1 else f" of {len(logs)} logs" if logs else ""
+    kind = kind_of(logs[0]) if logs else ""
+    of = f" of {kind} {logs[0]}" if len(logs) == 1 else f" of {len(logs)} {kind}s" if logs else ""
     return f"ledgers {', '.join(first)}{more}{of}"

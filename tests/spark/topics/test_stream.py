@@ -23,6 +23,7 @@ from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.nodes import SNAPSHOTS
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
+from tests.pulsar.test_broker import AdminPort
 from tests.pulsar.test_rows import chunk
 from tests.pulsar.test_topic import marker, txn
 from tests.spark.topics.world import NAME, SparkWorld, Stream
@@ -262,3 +263,24 @@ def test_the_lag_is_the_distance_to_the_end(world: SparkWorld) -> None:
     assert Stream.restart(stream, stream.at).reader.reportLatestOffset()["topics"].keys() == {NAME}
     assert stream.reader.reportLatestOffset()["topics"][NAME].endswith(":2")
     stream.reader.stop()
+
+
+def test_a_broker_shows_the_last_message_of_an_idle_topic(
+    world: SparkWorld, port: AdminPort, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While it does not answer, the stream follows what bookies know."""
+    written = world.ledger(NAME, plain(b"a", b"b"), is_open=True)
+    stats = "/admin/v2/persistent/public/default/orders/internalStats"
+    port.answers[stats] = (200, json.dumps({"lastConfirmedEntry": f"{written.ledger_id}:1"}).encode())
+    assert world.values() == [b"a"]
+    assert world.values(pulsaradminurl=port.url) == [b"a", b"b"]
+    stream = world.stream(pulsaradminurl=port.url).begin()
+    assert stream.step() == [b"a", b"b"]
+    port.answers[stats] = (503, b"")
+    world.call(written.append(kit.entry(b"c")))
+    world.call(written.append(kit.entry(b"d")))
+    assert stream.step() == [b"c"]
+    assert "followed to its LAC meanwhile" in caplog.text
+    assert "admin address" in refused(
+        MetadataUnavailableError, lambda: world.values(pulsaradminurl=port.url, metadatatimeout="100ms")
+    )
