@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the entries of a topic's ledgers to rows of messages. Pure; needs pyarrow, which has Pulsar's compressions."""
+"""Decodes the entries of a topic's ledgers into rows of messages. Pure; needs pyarrow, which has Pulsar's codecs."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of a batch: for each u32 size, SingleMessageMetadata, and its bytes, one after another.
+"""Finds the messages of a batch. Each is a u32 size, its SingleMessageMetadata of that size, and its payload.
 
-Where a message begins is known only once the one before was read, so this is a loop in Python. It looks only for the
-size of each payload; everything else is scanned for all messages at once.
+The beginning of a message is known only after the message before it has been read, so this is a loop in Python. The
+loop looks only for the size of each payload; all other fields are scanned for all messages at once (:mod:`scan`).
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ METADATA = Wanted(
     repeated=frozenset({PROPERTIES}),
 )
 MESSAGES_MAX = 1 << 19
-"""The most messages of a batch, because each takes some hundred bytes of columns. Producers send 1000 by default."""
+"""The maximum number of messages in a batch: each takes a few hundred bytes of columns. Producers send up to 1000 by
+default."""
 _TAG_OF_SIZE = PAYLOAD_SIZE << 3
 _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
 
 
 class Walk:
-    """Where the metadata and the payloads of messages are, of all batches that were walked."""
+    """The places of the metadata and the payloads of all messages in the batches that were walked."""
 
     def __init__(self) -> None:
         self.metadata_begin, self.metadata_end, self.payload_bytes = array("q"), array("q"), array("q")
 
     def batch(self, body: bytes, count: int, base: int) -> None:
-        """Walk a batch of ``count`` messages, whose first byte has place ``base``. Raises ValueError for bytes that are
-        not one; then nothing of it was added."""
+        """Add the messages of a batch of ``count`` messages, whose first byte is at place ``base``. Raises ValueError,
+        and adds nothing, if ``body`` is not such a batch."""
         begins, ends, sizes = array("q"), array("q"), array("q")
         at, end, size_of = 0, len(body), _U32.unpack_from
         if not 0 <= count <= end // (_U32.size + 2):  # the payload size is required
@@ -43,7 +44,7 @@ class Walk:
             raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
         for _ in range(count):
             if at + 4 > end:
-                raise ValueError("a batch has fewer messages than it says")
+                raise ValueError("a batch has fewer messages than its metadata say")
             begin = at + 4
             stop = begin + size_of(body, at)[0]
             if stop > end:
@@ -60,8 +61,11 @@ class Walk:
 
 
 def _payload_size(body: bytes, at: int, stop: int) -> int:
-    """The payload size in the metadata from ``at`` to ``stop``. Writers put it behind properties and key, so those are
-    stepped over here; metadata of any other order are read in full. A lie is found by the scan of all fields."""
+    """Return the payload size that the metadata from ``at`` to ``stop`` give.
+
+    Writers put the size after the properties and the key, so this function skips those two. Metadata in any other order
+    are read in full. The scan of all fields, which comes later, rejects metadata whose last size is another one.
+    """
     last = stop - 1
     while at < last:
         tag, size = body[at], body[at + 1]

@@ -11,12 +11,12 @@ from bk_core.pulsar.model.message_id import EntryPosition
 Bytes: TypeAlias = bytes | memoryview
 
 PENDING_BYTES_MAX = 256 << 20
-"""The most bytes of chunks that wait for the rest of their messages."""
+"""The maximum total size, in bytes, of the chunks that wait for the rest of their messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk and what its metadata say of the whole message."""
+    """A chunk, and what its metadata say about the whole message."""
 
     uuid: bytes
     number: int
@@ -28,7 +28,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Begun:
-    """A message of which some chunks are there."""
+    """A message of which some chunks, but not all, have been added."""
 
     first: EntryPosition
     count: int
@@ -38,11 +38,11 @@ class _Begun:
 
 
 class TooManyChunksError(ValueError):
-    """More chunks wait than memory is meant for, or a message says something impossible of its chunks."""
+    """The waiting chunks exceed their limit, or a message has an impossible size or not the size in its metadata."""
 
 
 class Chunks:
-    """The chunked messages that have begun and not ended."""
+    """The chunked messages of which some chunks are still missing."""
 
     def __init__(self, message_bytes_max: int, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._message_bytes_max, self._pending_bytes_max = message_bytes_max, pending_bytes_max
@@ -50,19 +50,18 @@ class Chunks:
 
     @property
     def pending(self) -> list[EntryPosition]:
-        """The first chunks of the messages that wait for more."""
+        """The position of the first chunk of each message that waits for more chunks."""
         return [each.first for each in self._begun.values()]
 
     def has_begun(self, uuid: bytes) -> bool:
-        """Whether chunks of a message wait for more."""
+        """Whether the message with this uuid waits for more chunks."""
         return uuid in self._begun
 
     def add(self, chunk: Chunk) -> tuple[bytes, EntryPosition] | None:
-        """Add the next chunk; if it was the last one returns the message, joined, and where its first chunk is.
+        """Add the next chunk. If it completes its message, return the joined message and its first chunk's position.
 
-        Chunk 0 begins a message anew. A chunk that is there already is ignored. A chunk of a message whose first one is
-        not known, or that does not follow the last one, ends the message without a result, as in Pulsar's consumer.
-        Raises TooManyChunksError.
+        As in Pulsar's consumer, chunk 0 begins its message anew, a chunk that was already added is ignored, and so is a
+        chunk of a message that has not begun. A chunk after a gap drops its message. Raises TooManyChunksError.
         """
         if chunk.number == 0:
             self._begin(chunk)
@@ -78,14 +77,16 @@ class Chunks:
         begun.bytes += len(chunk.body)
         if begun.bytes > begun.message_bytes:
             del self._begun[chunk.uuid]
-            raise TooManyChunksError(f"its chunks have more than the {begun.message_bytes} bytes that they say")
+            raise TooManyChunksError(
+                f"its chunks have more than the {begun.message_bytes} bytes that their metadata say"
+            )
         if len(begun.bodies) < begun.count:
             self._check_pending()
             return None
         del self._begun[chunk.uuid]
         if begun.bytes != begun.message_bytes:
             raise TooManyChunksError(
-                f"its chunks have {begun.bytes} bytes, not the {begun.message_bytes} that they say"
+                f"its chunks have {begun.bytes} bytes, not the {begun.message_bytes} that their metadata say"
             )
         return b"".join(begun.bodies), begun.first
 
@@ -93,11 +94,13 @@ class Chunks:
         self._begun.pop(chunk.uuid, None)
         if not 0 <= chunk.message_bytes <= self._message_bytes_max:
             raise TooManyChunksError(
-                f"it says that its message has {chunk.message_bytes} bytes, more than {self._message_bytes_max}"
+                f"its metadata give its message {chunk.message_bytes} bytes; the limit is {self._message_bytes_max}"
             )
         self._begun[chunk.uuid] = _Begun(chunk.position, chunk.count, chunk.message_bytes)
 
     def _check_pending(self) -> None:
         if sum(each.bytes for each in self._begun.values()) > self._pending_bytes_max:
             self._begun.clear()
-            raise TooManyChunksError(f"more than {self._pending_bytes_max} bytes of chunks wait for their messages")
+            raise TooManyChunksError(
+                f"more than {self._pending_bytes_max} bytes of chunks wait for the rest of their messages"
+            )

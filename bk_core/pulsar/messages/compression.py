@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulsar's compressions of messages and of records. The size after decompression is bounded before memory is taken."""
+"""Decompresses Pulsar's messages and metadata records. It checks the decompressed size before it allocates memory."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from bk_core.pulsar.messages.scan import varint
 Bytes: TypeAlias = bytes | memoryview
 
 UNCOMPRESSED_BYTES_MAX = 128 << 20
-"""The greatest size of a message or a batch after decompression. Pulsar has no limit of its own for it; what a broker
-takes, 5 MiB by default, is compressed."""
+"""The maximum size, in bytes, of a message or a batch after decompression. Pulsar itself does not limit it: a broker's
+limit, 5 MiB by default, applies to the compressed bytes."""
 _RATIO_MAX = {1: 256, 2: 1100, 4: 32}
-"""What LZ4, zlib and Snappy can make of a byte at most, a little more: a size beyond it is a lie. zstd has no limit."""
+"""The highest compression ratios of LZ4, zlib and Snappy, rounded up. A size that needs a higher ratio is wrong, and is
+refused before decompression. zstd has no highest ratio."""
 NAMES = {0: "NONE", 1: "LZ4", 2: "ZLIB", 3: "ZSTD", 4: "SNAPPY"}
 _SLACK_BYTES = 1024
 
 
 class CompressionError(ValueError):
-    """Bytes that cannot be decompressed; ``is_unknown`` if the type of the compression is not known."""
+    """Bytes cannot be decompressed. ``is_unknown`` is True if the reason is an unknown type of compression."""
 
     is_unknown = False
 
 
 def decompressed(kind: int, data: Bytes, size: int, bytes_max: int = UNCOMPRESSED_BYTES_MAX) -> Bytes:
-    """``data`` as it was before compression of type ``kind``, which must then be ``size`` bytes. Raises
-    CompressionError; for more than ``bytes_max`` bytes before it decompresses anything."""
+    """Return ``data`` decompressed, where ``kind`` is Pulsar's number of the compression; 0 returns ``data`` unchanged.
+
+    Raises CompressionError for an unknown ``kind`` and for bytes that do not decompress to exactly ``size`` bytes. A
+    ``size`` of more than ``bytes_max`` is refused before anything is decompressed.
+    """
     if kind == 0:
         return data
     decompress = _DECOMPRESS.get(kind)
@@ -40,7 +44,7 @@ def decompressed(kind: int, data: Bytes, size: int, bytes_max: int = UNCOMPRESSE
         error.is_unknown = True
         raise error
     if size > bytes_max or size < 0:
-        raise CompressionError(f"it says that it has {size} bytes uncompressed, more than {bytes_max}")
+        raise CompressionError(f"its uncompressed size is said to be {size} bytes, more than {bytes_max}")
     if size > _SLACK_BYTES + len(data) * _RATIO_MAX.get(kind, size):
         raise CompressionError(f"{len(data)} bytes of {NAMES[kind]} cannot have been {size} bytes")
     if size == 0:
@@ -48,9 +52,9 @@ def decompressed(kind: int, data: Bytes, size: int, bytes_max: int = UNCOMPRESSE
     try:
         found = decompress(data, size)
     except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
-        raise CompressionError(f"it is no {NAMES[kind]}: {error}") from error
+        raise CompressionError(f"it is not valid {NAMES[kind]}: {error}") from error
     if len(found) != size:
-        raise CompressionError(f"{NAMES[kind]} gave {len(found)} bytes, not {size}")
+        raise CompressionError(f"{NAMES[kind]} decompressed to {len(found)} bytes, not {size}")
     return found
 
 
@@ -73,8 +77,11 @@ def _codec(name: str) -> Callable[[Bytes, int], bytes]:
 
 
 def _lz4(data: Bytes, size: int) -> bytes:
-    """Arrow does not say how many bytes a block gave, and leaves the rest of the buffer as it was. A block that also
-    fits into one byte less gave fewer."""
+    """Decompress a block of LZ4 and check that it has ``size`` bytes.
+
+    Arrow does not return the decompressed size, and does not clear the unused end of its buffer. So the block is
+    decompressed a second time, into one byte less: if that succeeds, the block has fewer than ``size`` bytes.
+    """
     found = _LZ4(data, size)
     with contextlib.suppress(pa.ArrowException, OSError):
         _LZ4(data, size - 1)
@@ -83,7 +90,7 @@ def _lz4(data: Bytes, size: int) -> bytes:
 
 
 def _snappy(data: Bytes, size: int) -> bytes:
-    """A block of Snappy begins with its size, as a varint."""
+    """Decompress a block of Snappy, which begins with its decompressed size as a varint."""
     said, _ = varint(bytes(data[:10]), 0)
     if said != size:
         raise ValueError(f"{said} bytes, not {size}")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decrypts messages: AES-GCM with a data key, which RSA-OAEP wraps for each reader. Needs the package ``cryptography``.
+"""Decrypts messages. Needs the package ``cryptography``.
 
-Keys of elliptic curves (ECIES) are not supported: ``cryptography`` has no ECIES.
+A message is encrypted with AES-GCM and a data key. The data key is wrapped with RSA-OAEP for each public key of the
+producer. Elliptic-curve keys (ECIES) are not supported, because ``cryptography`` has no ECIES.
 """
 
 from __future__ import annotations
@@ -13,31 +14,34 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.installing import how_to_install
 
 _KEYS_KEPT_MAX = 1000
+"""The maximum number of unwrapped data keys in the cache. Producers use one data key for many messages."""
 
 
 class DecryptionError(ValueError):
-    """A message cannot be decrypted; ``no_key`` if no key that was given is one of its keys."""
+    """A message cannot be decrypted. ``no_key`` is True if the reason is that no key was given that fits it."""
 
     no_key = False
 
 
 def no_key(what: str) -> DecryptionError:
-    """The error of a message for whose keys none was given."""
+    """Return the error for a message that none of the given private keys fits."""
     error = DecryptionError(what)
     error.no_key = True
     return error
 
 
 class Decryptor:
-    """Decrypts with private keys in PEM, by the names that producers gave them; the name ``*`` fits every name.
-    Raises InvalidArgumentError for a key that cannot be used, or if ``cryptography`` is not installed."""
+    """Decrypts messages with RSA private keys. ``private_keys`` maps the names that producers gave their keys to PEM.
+    The key with the name ``*`` is used for every other name. Raises InvalidArgumentError for a key that cannot be
+    used, or if ``cryptography`` is not installed."""
 
     def __init__(self, private_keys: Mapping[str, bytes]) -> None:
         self._keys = {name.encode(): _private_key(name, pem) for name, pem in private_keys.items()}
         self._data_keys: dict[bytes, bytes] = {}
 
     def decrypted(self, body: bytes | memoryview, keys: Mapping[bytes, bytes], param: bytes) -> bytes:
-        """``keys`` are the wrapped data keys by name, ``param`` is the nonce. Raises DecryptionError."""
+        """Return ``body`` decrypted. ``keys`` has the wrapped data keys, by the names of the keys that wrap them.
+        ``param`` is the nonce of AES-GCM. Raises DecryptionError."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -51,7 +55,7 @@ class Decryptor:
                 raise DecryptionError(
                     f"the private key {_text(name)} does not decrypt it: {str(error) or 'its tag is wrong'}"
                 ) from error
-        raise no_key("none of its keys was given")
+        raise no_key("none of the given private keys fits it")
 
     def _data_key(self, private: Any, wrapped: bytes) -> bytes:
         from cryptography.hazmat.primitives import hashes
@@ -78,10 +82,10 @@ def _private_key(name: str, pem: bytes) -> Any:
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError("this is no private key in PEM", value=f"key {name}: {error}") from error
+        raise InvalidArgumentError("this is not a private key in PEM", value=f"key {name}: {error}") from error
     if not isinstance(key, RSAPrivateKey):
         raise InvalidArgumentError(
-            "only RSA keys decrypt messages here", value=f"key {name} is of type {type(key).__name__}"
+            "only RSA keys are supported for encrypted messages", value=f"key {name} is of type {type(key).__name__}"
         )
     return key
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heads of a topic's entries: what the broker and the producer wrote before each payload (docs/pulsar.md).
+"""Reads the heads of a topic's entries: what the broker and the producer wrote before each payload (docs/pulsar.md).
 
 An entry is an optional head of the broker (0x0e02, u32 size, BrokerEntryMetadata), an optional checksum (0x0e01, u32
-CRC32C of all that follows), u32 size, MessageMetadata, and the payload. In the ledger of a compacted topic a message id
-comes before: u32 size, MessageIdData, u32 size of the entry. Numbers are big-endian.
+CRC32C of all that follows), u32 size, MessageMetadata, and the payload. In the ledger of a compacted topic the
+message id precedes each entry: u32 size, MessageIdData, u32 size of the entry. Numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -54,9 +54,13 @@ _MESSAGE_ID = Wanted(numbers=frozenset({1, 2, 3}), spans=frozenset())
 
 @dataclass(slots=True)
 class Heads:
-    """The heads of the entries of a batch. Row k is entry k of the batch; ``ledger_ids`` and ``entry_ids`` are those of
-    the topic's entry, which differ from the batch's in a compacted ledger. ``payload_begin`` and ``payload_end`` are
-    places in ``data``. ``problems`` says what is wrong with some rows."""
+    """The heads of the entries of an entry batch. Row k is entry k of the batch.
+
+    ``ledger_ids`` and ``entry_ids`` are the positions of the entries in the topic; in a compacted ledger they differ
+    from the positions in the ledger that was read. ``begin``, ``payload_begin`` and ``payload_end`` are places in
+    ``data``. ``problems`` gives, by row, the reason why an entry cannot be read. ``failed_checksum`` has the rows with
+    a wrong checksum.
+    """
 
     data: U8
     ledger_ids: I64
@@ -87,14 +91,14 @@ class Heads:
 
     @property
     def in_transaction(self) -> Mask:
-        """The messages, and the markers, of transactions."""
+        """The rows that belong to a transaction: its messages and its markers."""
         return self.metadata.has(TXN_MOST) & self.metadata.has(TXN_LEAST)
 
     def txn(self, row: int) -> TxnId:
         return TxnId(int(self.metadata.number(TXN_MOST)[row]), int(self.metadata.number(TXN_LEAST)[row]))
 
     def note(self, transactions: Transactions) -> None:
-        """Tell ``transactions`` of these entries, in order."""
+        """Add the messages and the markers of transactions in these entries to ``transactions``, in order."""
         is_marker, kinds = self.is_marker, self.metadata.number(MARKER)
         for row in np.flatnonzero(self.in_transaction & self.is_good).tolist():
             if is_marker[row]:
@@ -104,8 +108,8 @@ class Heads:
 
 
 def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True) -> Heads:
-    """The heads of the entries of one ledger. ``compacted``: of the ledger of a compacted topic. ``check`` False leaves
-    the checksums alone."""
+    """Return the heads of the entries in ``batch``. ``compacted`` says that ``batch`` is from a compacted ledger. With
+    ``check`` False the checksums are not verified. An entry that cannot be read raises nothing: ``problems`` has it."""
     data = np.frombuffer(batch.payload, dtype=np.uint8) if batch.payload_bytes else np.zeros(1, dtype=np.uint8)
     offsets = batch.offsets()
     begin, end = offsets[:-1].copy(), offsets[1:].copy()
@@ -132,18 +136,18 @@ def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True
 
 
 def _check(heads: Heads, rows: I64, covered: I64, stored: I64) -> None:
-    """Compare the checksums of these rows."""
+    """Verify the checksums of these rows, and note those that differ."""
     view = heads.data.data
     pieces = map(view.__getitem__, map(slice, covered[rows].tolist(), heads.payload_end[rows].tolist()))
     computed = np.fromiter(map(crc32c, pieces), dtype=np.int64, count=rows.size)
     for row in rows[computed != stored[rows]].tolist():
         heads.failed_checksum.add(row)
-        heads.problems.setdefault(row, "the checksum of its producer does not fit its bytes")
+        heads.problems.setdefault(row, "the checksum that its producer wrote does not match its bytes")
 
 
 @dataclass(slots=True)
 class _Found:
-    """Reads numbers of many entries, and notes the first problem of each."""
+    """Reads the numbers of many entries at once, and notes the first problem of each entry."""
 
     data: U8
     problems: dict[int, str]
@@ -158,12 +162,13 @@ class _Found:
         return good
 
     def u16(self, at: I64, end: I64) -> I64:
-        """−1 where there are not two bytes."""
+        """Return the u16 at each place, −1 where ``end`` leaves fewer than two bytes."""
         high, low = (self.data.take(at + k, mode="clip").astype(np.int64) for k in (0, 1))
         return np.where(at + 2 <= end, high << 8 | low, -1)
 
     def u32(self, at: I64, end: I64, only: Mask | None, why: str) -> I64:
-        """0 where there are not four bytes, which is a problem of the rows ``only``, None: of all."""
+        """Return the u32 at each place, 0 where ``end`` leaves fewer than four bytes. Such a row gets the
+        problem ``why`` if ``only`` marks it or is None."""
         value = np.zeros(at.size, dtype=np.int64)
         for k in range(4):
             value = value << 8 | self.data.take(at + k, mode="clip")
@@ -179,7 +184,7 @@ class _Found:
         return np.minimum(at, end)
 
     def original_ids(self, begin: I64, end: I64) -> tuple[I64, I64, I64, I64]:
-        """Where the entries of a compacted topic begin and end, and their ids in the topic."""
+        """Return where each entry in a compacted ledger begins and ends, and its ids in the topic: ledger, entry."""
         size = self.u32(begin, end, None, "it has no message id")
         id_begin, id_end = begin + 4, np.minimum(begin + 4 + size, end)
         self.complain(begin + 4 + size > end, "its message id is cut off")
