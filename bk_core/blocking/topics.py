@@ -35,7 +35,7 @@ class Topic(BlockHandle[topic.Topic]):
         return self._inner.name
 
     def info(self) -> TopicInfo:
-        """What there is of the topic: partitions, ledgers, subscriptions, versions of its schema, and where it ends.
+        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends.
         Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
         return self._thread.call(self._inner.info())
 
@@ -192,7 +192,7 @@ class Topic(BlockHandle[topic.Topic]):
         compacted: bool = False,
         isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """What a read would read, by partition, in order, for readers that have no metadata store.
+        """Return a plan of a read for each partition, in order, for readers that have no metadata store.
 
         For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
         then end before the first undecided one, and the plan names the aborted ones.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A topic of Apache Pulsar, read from the ledgers that hold it, without a broker.
 
-Nothing is written, and no writer is disturbed: ledgers are opened without recovery. What bookies know of an idle
-topic's LAC lags by the adds that were in flight last, so its last messages are seen only if a broker is asked for the
-end (``admin_url``), or once the topic's ledger is closed. Decision record 0075 tells what is read, and from where.
+Nothing is written, and no writer is disturbed: ledgers are opened without recovery. The LAC that bookies
+have of an idle topic lags by the adds that were in flight last. Its last messages are therefore read only if a broker
+gives the end (``admin_url``), or once the topic's ledger is closed. Decision record 0075 has the details.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What the metadata say of a topic. ``is_partitioned`` tells a topic with one partition from one without."""
+    """A topic as the metadata describe it. ``is_partitioned`` tells a topic with one partition from one without."""
 
     topic: TopicName
     is_partitioned: bool
@@ -113,7 +113,7 @@ class Topic:
     # --- what is there -----------------------------------------------------------------------------------------------
 
     async def info(self) -> TopicInfo:
-        """What there is of the topic: partitions, ledgers, subscriptions, versions of its schema, and where it ends.
+        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends.
         Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
         nodes = await self._fresh_nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
@@ -301,7 +301,7 @@ class Topic:
         compacted: bool = False,
         isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """What a read would read, by partition, in order, for readers that have no metadata store.
+        """Return a plan of a read for each partition, in order, for readers that have no metadata store.
 
         For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
         then end before the first undecided one, and the plan names the aborted ones.
@@ -376,7 +376,7 @@ class Topic:
         return ReadOptions(schema_of(columns), decode, isolation)
 
     async def _read(self, wanted: _Wanted, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
-        """The rows of all partitions, each as it is when its turn comes."""
+        """Yield the rows of all partitions. Each is planned only when the read reaches it."""
         nodes = await self._fresh_nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
         for bounds, topic in [(wanted.of(topic, self._topic), topic) for topic in topics]:
@@ -414,7 +414,7 @@ class Topic:
         return _Following(planner, self._reading(planner, options), wanted.of(topic, self._topic))
 
     async def parts(self) -> list[TopicName]:
-        """The partitions that there are now, or the topic itself."""
+        """Return the partitions that exist now, or the topic itself if it has none."""
         return await asyncio.to_thread((await self._fresh_nodes()).parts, self._topic)
 
 
@@ -477,7 +477,7 @@ class _Tail:
         return bool(self._following) and all(each.has_ended for each in self._following.values())
 
     async def planned(self) -> list[tuple[_Following, list[TopicRange]]]:
-        """What is new in each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without an answer of
+        """Return the new ranges of each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without an answer of
         the metadata store."""
         try:
             await self._look()
@@ -490,7 +490,7 @@ class _Tail:
         return found
 
     async def _look(self) -> None:
-        """Look for new partitions, now and then. Raises NoSuchTopicError if the topic is gone."""
+        """Look for new partitions every PARTITIONS_S. Raises NoSuchTopicError if the topic is gone."""
         if self._loop.time() - self._looked_at < PARTITIONS_S:
             return
         for topic in await self._topic.parts():
@@ -529,13 +529,13 @@ class _Following:
     has_ended: bool = False
 
     async def skip(self) -> None:
-        """Go behind everything that is confirmed."""
+        """Move the start behind everything that is confirmed."""
         await self.planner.ranges(Bounds())
         if (last := self.planner.end.last) is not None:
             self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
 
     async def planned(self) -> list[TopicRange]:
-        """What is new."""
+        """Return the ranges that are new."""
         return await self.planner.ranges(self.bounds)
 
     async def rows(self, ranges: Sequence[TopicRange]) -> AsyncGenerator[RecordBatch, None]:
@@ -557,13 +557,13 @@ class _Following:
 
 
 def _beyond(planner: PartitionPlanner, bounds: Bounds) -> Callable[[], Awaitable[list[TopicRange]]] | None:
-    """What the topic has behind the end of a read that does not go to the topic's own end."""
+    """Return a function for the ranges after the end of a read, or None if the read goes to the end of the topic."""
     return None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The bounds of a read, as a caller gives them."""
+    """The bounds of a read as the caller gave them, for all partitions."""
 
     start: Positions | None
     end: Positions | None
@@ -576,7 +576,7 @@ class _Wanted:
             raise InvalidArgumentError("a read begins at a message or behind one", value="start and after are given")
 
     def of(self, topic: TopicName, read: TopicName) -> Bounds:
-        """Those of one partition of the topic that is read. Raises InvalidArgumentError."""
+        """Return the bounds for one partition of the topic ``read``. Raises InvalidArgumentError."""
         start, after, end = (
             _position(given, topic, name, topic != read)
             for name, given in (("start", self.start), ("after", self.after), ("end", self.end))
@@ -618,7 +618,7 @@ async def _no_history(_: EntryPosition) -> list[TopicRange]:
 
 
 def _broker(access: PulsarAccess) -> BrokerAdmin | None:
-    """Raises InvalidArgumentError for a URL or a file that cannot be used."""
+    """Return the broker to ask, or None without an admin URL. Raises InvalidArgumentError for an unusable URL or file."""
     if not access.admin_url:
         return None
     import ssl
@@ -643,7 +643,7 @@ def _broker(access: PulsarAccess) -> BrokerAdmin | None:
 
 
 class _PulledBatches(Iterator["RecordBatch"]):
-    """Batches that another thread pulls. A call that an interrupt ended is repeated by the next one."""
+    """Batches that another thread pulls. If an interrupt ends a call, the next call asks for the same batch again."""
 
     def __init__(self, source: BatchIterator[RecordBatch], pull: Pull) -> None:
         self._source, self._pull, self._number = KeptItems(source), pull, 0

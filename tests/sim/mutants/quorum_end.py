@@ -152,14 +152,6 @@ def replaced_bookies_count() -> AbstractContextManager[None]:
     return patched((QuorumEnd, "_ask_all", mutant))
 
 
-def later_entries_count() -> AbstractContextManager[None]:
-    """What bookies got during the wait counts, too: the whole window is asked for again."""
-    ask_all = QuorumEnd._ask_all
-    return patched(
-        (QuorumEnd, "_ask_all", lambda self, phase, _: ask_all(self, phase, self.lac + self.entries_max)),
-    )
-
-
 def looking_fences() -> AbstractContextManager[None]:
     """A reader that does not recover disturbs the writer."""
     ask = QuorumEnd._ask
@@ -179,6 +171,5 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("an entry with a bad digest counts", "P15 P5", digests_are_not_checked),
     ("another entry's copy counts", "P15", another_entry_counts),
     ("answers of replaced bookies count", "P15", replaced_bookies_count),
-    ("entries that came during the wait count", "P15", later_entries_count),
     ("looking for an end fences", "P15", looking_fences),
 )
