@@ -21,12 +21,7 @@ Received = tuple[TopicRange, EntryBatch]
 JOINED_BYTES_MAX = 4 << 20
 """Batches are joined until they have this many bytes of payload. The last of them may exceed it."""
 WAITING_BYTES_MAX = 16 << 20
-<<<<<<< HEAD
-"""Receiving pauses once this many bytes of payload wait for the reader. The batch that reaches the limit may exceed
-it."""
-=======
 """Receiving pauses once this many bytes of payload wait for the reader. The last batch may exceed it."""
->>>>>>> c14911d1 (Say in plain sentences what a topic returns, and keep its lines within 120 columns)
 
 
 async def gathered(source: AsyncGenerator[Received, None]) -> AsyncGenerator[Received, None]:

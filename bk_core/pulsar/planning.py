@@ -228,15 +228,9 @@ class PartitionPlanner:
         return cursor if cursor is not None and cursor.compacted_ledger >= 0 else None
 
     async def _newest(self, cursor: Cursor) -> Cursor:
-<<<<<<< HEAD
-        """Return the newest state of a cursor from the last entry of the cursor's ledger, or ``cursor`` itself if no
-        entry can be found. Brokers do not send the LAC of these ledgers on its own, so the entry after the LAC is used
-        too if a bookie has it. That is safe even if the entry is never confirmed: the broker wrote it, and the position
-=======
         """Return the newest state of a cursor from the last entry of the cursor's ledger, or ``cursor`` itself if it finds
         no entry. Brokers do not send the LAC of these ledgers on its own, so the entry after the LAC is used too
         if a bookie has it. That is safe even if the entry is never confirmed: the broker wrote it, and the position
->>>>>>> c14911d1 (Say in plain sentences what a topic returns, and keep its lines within 120 columns)
         and the ledger that it names existed before."""
         try:
             reader = await self._bookkeeper.open_ledger(cursor.ledger_id, recover=False, password=self.password)

@@ -2,12 +2,7 @@
 """Reads one topic or partition in order. Rows are made on another thread, so the event loop goes on receiving entries.
 
 The outcomes of transactions are looked for once a read meets the first message of a transaction. The read then scans
-<<<<<<< HEAD
-the heads of all entries up to the end. They show which transactions were aborted, and
-which message is the first undecided one.
-=======
 the heads of all entries up to the end: they show which transactions were aborted, and which message is the first undecided.
->>>>>>> c14911d1 (Say in plain sentences what a topic returns, and keep its lines within 120 columns)
 """
 
 from __future__ import annotations
