@@ -228,8 +228,8 @@ class PartitionPlanner:
         return cursor if cursor is not None and cursor.compacted_ledger >= 0 else None
 
     async def _newest(self, cursor: Cursor) -> Cursor:
-        """Return the newest state of a cursor from the last entry of the cursor's ledger, or ``cursor`` itself if it finds
-        no entry. Brokers do not send the LAC of these ledgers on its own, so the entry after the LAC is used too
+        """Return the newest state of a cursor from the last entry of the cursor's ledger, or ``cursor`` itself if no
+        entry is found. Brokers do not send the LAC of these ledgers on its own, so the entry after the LAC is used too
         if a bookie has it. That is safe even if the entry is never confirmed: the broker wrote it, and the position
         and the ledger that it names existed before."""
         try:

@@ -2,7 +2,8 @@
 """Reads one topic or partition in order. Rows are made on another thread, so the event loop goes on receiving entries.
 
 The outcomes of transactions are looked for once a read meets the first message of a transaction. The read then scans
-the heads of all entries up to the end: they show which transactions were aborted, and which message is the first undecided.
+the heads of all entries up to the end: they show which transactions were aborted, and where
+the first undecided message is.
 """
 
 from __future__ import annotations

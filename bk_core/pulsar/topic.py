@@ -477,8 +477,8 @@ class _Tail:
         return bool(self._following) and all(each.has_ended for each in self._following.values())
 
     async def planned(self) -> list[tuple[_Following, list[TopicRange]]]:
-        """Return the new ranges of each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without an answer of
-        the metadata store."""
+        """Return the new ranges of each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without
+        an answer of the metadata store."""
         try:
             await self._look()
             found = [(each, await each.planned()) for each in self._following.values()]
@@ -618,7 +618,7 @@ async def _no_history(_: EntryPosition) -> list[TopicRange]:
 
 
 def _broker(access: PulsarAccess) -> BrokerAdmin | None:
-    """Return the broker to ask, or None without an admin URL. Raises InvalidArgumentError for an unusable URL or file."""
+    """Return the broker to ask, or None without an admin URL. Raises InvalidArgumentError for a bad URL or file."""
     if not access.admin_url:
         return None
     import ssl
