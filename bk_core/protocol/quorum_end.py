@@ -30,7 +30,7 @@ EndEvent: TypeAlias = ev.MetadataRead | ev.MetadataCallFailed | ev.ReadEvent | e
 EndEffect: TypeAlias = ev.ReadMetadata | ev.SendRead | ev.CancelRead | ev.SetTimer | ev.FinishEnd | ev.Fail
 
 ENTRIES_MAX = 1 << 14
-"""The maximum number of entries above the LAC that are looked at. Writers have fewer in flight."""
+"""The maximum number of entries above the LAC that are asked for. Writers have fewer in flight."""
 
 ANSWERS_MAX = 16
 """The maximum number of answers of one bookie in one pass: a bookie's later entries count for nothing."""

@@ -175,7 +175,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lag-entries-that-are-denied-are-looked-for-where-they-were",
         path="bk_core/client/reading/quorum_lac.py",
-        old="            await asyncio.to_thread(self._store.sync)\n",
+        old="            await asyncio.to_thread(self.store.sync)\n",
         new="",
         tests=(f"{_CLIENT}::test_entries_whose_copies_moved_a_moment_ago_are_found_at_their_new_place",),
         breaks="entries whose copies were moved are reported lost",

@@ -153,6 +153,6 @@ def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:
-    assert set(WANTED) == {"protocol", "apache", "heal", "storage", "disk", "logs", "threads"}
+    assert set(WANTED) == {"protocol", "apache", "heal", "storage", "disk", "logs", "quorum", "threads"}
     for profile in WANTED:
         assert runner_of(profile)(1).violation is None

@@ -36,7 +36,7 @@ MARKERS = frozenset({10, 11, 12, 13, 20, COMMIT, ABORT})
 BYTES_AT_ONCE = 32 << 20
 """Entries are unpacked together until their messages have about this many bytes."""
 COLUMN_BYTES = 64
-"""What a message of a batch counts beside its bytes: about a fifth of what its columns take."""
+"""The bytes that each message of a batch counts for in addition to its payload: about a fifth of its columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 
 OnCorrupt = Literal["fail", "skip"]
@@ -45,11 +45,12 @@ OnEncrypted = Literal["fail", "raw"]
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """How messages are made.
+    """The options of :class:`MessageDecoder`.
 
-    ``corrupt``: what becomes of an entry that is no message: ``fail`` raises, ``skip`` leaves it out and reports it.
-    ``encrypted``: of an encrypted message whose key is not given: ``fail`` raises, ``raw`` gives its bytes as they are,
-    a batch as one message. ``message_bytes_max`` limits a message or a batch after decompression.
+    ``corrupt`` says what to do with an entry that is not a message: ``fail`` raises an error, ``skip`` leaves the entry
+    out and reports it. ``encrypted`` says what to do with an encrypted message without its key: ``fail`` raises an
+    error, ``raw`` returns the encrypted bytes, a batch as one message. ``message_bytes_max`` limits the size of a
+    message or a batch after decompression.
     """
 
     corrupt: OnCorrupt = "fail"

@@ -49,12 +49,12 @@ class RowMaker:
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
     def missing(self, found: Heads) -> LookBack | None:
-        """What to look for before rows are made of these entries; None: nothing."""
+        """Return the chunks to look for before rows are made of these entries, or None if no chunk is missing."""
         missing = self._decoder.missing(found)
         return LookBack(self._decoder, missing) if missing else None
 
     def take_reports(self) -> list[TopicError]:
-        """What was left out since the last call."""
+        """Return the errors of the entries that were left out since the last call."""
         reports = list(self._decoder.reports)
         self._decoder.reports.clear()
         return reports
@@ -125,7 +125,7 @@ def within(found: Messages, bounds: Bounds) -> Messages:
     ledger, entry, index = heads.ledger_ids[columns.entry], heads.entry_ids[columns.entry], columns.batch_index
 
     def place(at: MessageId) -> tuple[Mask, Mask]:
-        """Which messages come before a message id, and which are meant by it."""
+        """Return two masks: the messages before a message id, and the messages that the id names."""
         before = (ledger < at.ledger_id) | ((ledger == at.ledger_id) & (entry < at.entry_id))
         same = (ledger == at.ledger_id) & (entry == at.entry_id)
         if at.batch_index >= 0:

@@ -43,8 +43,8 @@ class Wanted:
 
 @dataclass(slots=True)
 class Fields:
-    """What was found in ``count`` messages; of a field that comes twice the last one counts. ``bad`` marks messages
-    that are not protobuf."""
+    """The fields of ``count`` messages. If a field occurs twice in a message, the last occurrence counts. ``bad`` marks
+    messages that are not protobuf."""
 
     count: int
     bad: Mask
@@ -61,7 +61,7 @@ class Fields:
         return values if default == 0 else np.where(present, values, default)
 
     def has(self, number: int) -> Mask:
-        """Which messages have the field, of ``numbers`` or ``spans``."""
+        """Return a mask of the messages that have this field of ``numbers`` or ``spans``."""
         if number in self._numbers:
             return self._numbers[number][1]
         if number in self._spans:

@@ -90,7 +90,7 @@ class MessageId:
         )
 
     def __str__(self) -> str:
-        """As Pulsar's tools print it: ledger:entry:partition, and :batch index."""
+        """The form in which Pulsar's tools print it: ledger:entry:partition, and :batch index."""
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
         return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
 

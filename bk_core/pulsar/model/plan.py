@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to read of a topic: ranges of its ledgers, with all that a reader without a metadata store needs."""
+"""The plan of a read: ranges of a topic's ledgers, with all that a reader without a metadata store needs."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which messages of the entries that are read belong to a read: from ``start`` on, without ``start`` itself if
-    ``is_after``, up to ``end``, which is left out. None: no bound on that side."""
+    """The bounds of a read within its entries. The read begins at ``start``, or after it if ``is_after``, and ends before
+    ``end``. None means no bound on that side."""
 
     start: MessageId | None = None
     is_after: bool = False

@@ -35,7 +35,7 @@ TYPES = {
     21: "PROTOBUFNATIVE",
     22: "EXTERNAL",
 }
-"""By the numbers of stored schemas, which are one above those of Pulsar's wire."""
+"""The names of schema types by the numbers of stored schemas, which are one above those of Pulsar's wire."""
 
 
 @dataclass(frozen=True, slots=True)

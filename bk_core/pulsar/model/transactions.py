@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which transactions of a topic were committed, and where a read of committed messages ends.
+"""The outcomes of a topic's transactions, and the end of a read of committed messages.
 
 The state is in the topic itself: a message of a transaction has the transaction's id, and a marker with the same id,
 always behind the messages, says whether it was committed or aborted.
@@ -28,7 +28,7 @@ class TxnId(NamedTuple):
 
 @dataclass(slots=True)
 class Transactions:
-    """What markers said so far. Feed it the entries of one topic in order."""
+    """The outcomes that markers have shown so far. Feed it the entries of one topic in order."""
 
     aborted: set[TxnId] = field(default_factory=set)
     committed: set[TxnId] = field(default_factory=set)
