@@ -35,6 +35,7 @@ from bk_core.wire.bookie_rpc import v2
 from bk_core.wire.lane import direct_messages as direct
 from bk_core.wire.proto import bookie_rpc_pb2, lane_pb2
 from bk_spark.options import table_options
+from bk_spark.topics import offsets as topic_offsets
 from bookie_server.identity import known_state
 from bookie_server.storage.bytes import index_file, segment
 from bookie_server.storage.disk import cookie
@@ -77,6 +78,7 @@ def versions() -> dict[str, str]:
         "ledger metadata": str(ledger_codec.NEWEST_VERSION),
         "layout": f"{layout._LAYOUT_FORMAT} {layout._MANAGER_VERSION}",
         "stream offset": str(position.VERSION),
+        "topic offset": str(topic_offsets.VERSION),
         "codec envelope": str(envelope_bytes.VERSION),
         "codec arrow": f"{arrow_directory.MAGIC.decode()} {arrow_directory.VERSION}",
         "hello": str(messages.LANE_VERSION),

@@ -67,7 +67,17 @@ def test_the_kept_files_are_in_the_formats_that_are_listed(release: str, tmp_pat
     written = list(written_in(tmp_path, json.loads((folder / "znodes.json").read_text(encoding="utf-8"))))
     assert {(name, version) for name, version in written if listed[name] != version} == set()
     names = {name for name, _ in written}
-    in_memory = {"frame", "group", "stream offset", "hello", "direct lane", "Apache's wire", "grant", "table options"}
+    in_memory = {
+        "frame",
+        "group",
+        "stream offset",
+        "topic offset",
+        "hello",
+        "direct lane",
+        "Apache's wire",
+        "grant",
+        "table options",
+    }
     inside = {"codec envelope", "codec arrow"}  # within entries
     passing = {"deleted log", "BookKeeperLogDeletedVersion"}  # there only while a deletion is under way, or for days
     assert set(listed) - names <= in_memory | inside | passing, "a format of which nothing is kept"

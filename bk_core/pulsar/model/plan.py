@@ -45,8 +45,8 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a read within its entries. The read begins at ``start``, or after it if ``is_after``, and ends before
-    ``end``. None means no bound on that side."""
+    """The bounds of a read within its entries. The read begins at ``start``, or after it if ``is_after``, and ends
+    before ``end``. None means no bound on that side."""
 
     start: MessageId | None = None
     is_after: bool = False
