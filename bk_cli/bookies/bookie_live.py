@@ -58,11 +58,11 @@ def _settings(ports: AdminPorts, endpoint: Endpoint) -> dict[str, Any]:
 def facts_of(numbers: Numbers) -> dict[str, object]:
     """Return the most useful numbers by name. A number that the bookie does not report is None."""
     total = numbers.total
-    started = total("process_start_time_seconds")
+    started, status = total("process_start_time_seconds"), total("bookkeeper_server_SERVER_STATUS")
     return {
         "version": numbers.label("bookie_info", "version"),
         "ready": total("bookie_ready") == 1,
-        "status": {1: "writable", 0: "read-only"}.get(int(total("bookkeeper_server_SERVER_STATUS") or 0), "starting"),
+        "status": None if status is None else {1: "writable", 0: "read-only"}.get(int(status), "starting"),
         "startedMs": None if started is None else int(started * 1000),
         "ledgers": total("bookie_ledgers_count"),
         "sessions": total("bookie_sessions"),
