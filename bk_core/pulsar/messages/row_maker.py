@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes rows of the entries of one topic or partition: the one thing that a task needs beside the entries themselves.
+"""Makes rows from the entries of one topic or partition. A task needs nothing else beside the entries.
 
-A chunked message has the id of its last chunk, and belongs to the range that has it. A reader that does not begin where
-its topic begins may lack chunks: before it makes rows of some entries it asks :meth:`RowMaker.missing`, reads backwards
-from the begin of its range (:class:`LookBack`), and goes on.
+A chunked message has the id of its last chunk, and belongs to the range with that chunk. A reader whose range does not
+begin at the first entry of the topic may lack earlier chunks. So before it makes rows from some entries, it calls
+:meth:`RowMaker.missing`, and reads backwards from the beginning of its range until :class:`LookBack` has them.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class RowMaker:
 
     @property
     def pending_chunks(self) -> list[EntryPosition]:
-        """The first chunks of the messages that have begun and not ended."""
+        """The first chunks of the messages whose last chunk has not come yet."""
         return self._decoder.pending_chunks
 
     def heads(self, batch: EntryBatch, *, compacted: bool = False) -> Heads:
-        """The heads of the next entries; ``compacted``: of the ledger of a compacted topic."""
+        """Return the heads of the next entries. ``compacted``: they are from the ledger of a compacted topic."""
         return read_heads(batch, compacted=compacted, check=self._options.check_checksums)
 
     def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> list[pa.RecordBatch]:
-        """The rows of these entries that are within the bounds; ``keep`` marks entries, None: all (:func:`committed`).
-        Raises what :meth:`MessageDecoder.messages` raises."""
+        """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use; None uses all
+        (:func:`committed`). Raises the errors of :meth:`MessageDecoder.messages`."""
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
     def missing(self, found: Heads) -> LookBack | None:
@@ -67,8 +67,8 @@ class RowMaker:
 
 
 class LookBack:
-    """Looks for the chunks of messages that began before a range. Feed it the entries before the range, the
-    last ones first, until it has enough; then :meth:`finish`."""
+    """Collects the chunks of messages that began before a range. Call :meth:`add` with the entries before the range, the
+    last ones first, until it returns False. Then call :meth:`finish`."""
 
     def __init__(self, decoder: MessageDecoder, missing: AbstractSet[bytes]) -> None:
         self._decoder, self._missing = decoder, missing
@@ -77,8 +77,8 @@ class LookBack:
         self._bytes = 0
 
     def add(self, found: Heads) -> bool:
-        """Take the entries before those of the last call; returns whether more are needed. Gives up what is further
-        back than LOOK_BACK_BYTES: its message is left out, as if its begin were trimmed."""
+        """Take the entries before those of the last call, and return whether more are needed. Entries further back than
+        LOOK_BACK_BYTES are not needed: a message that begins there is left out, as if its first chunk were trimmed."""
         wanted, first = self._decoder.chunks_of(found, self._missing)
         if wanted.any():
             self._found.append((found, wanted))
@@ -87,15 +87,16 @@ class LookBack:
         return bool(self._open) and self._bytes < LOOK_BACK_BYTES
 
     def finish(self) -> None:
-        """Give the chunks to the maker of the rows, in their order."""
+        """Pass the chunks to the decoder of the rows, in their order."""
         for found, wanted in reversed(self._found):
             for _ in self._decoder.messages(found, wanted):
                 pass
 
 
 def committed(found: Heads, aborted: Iterable[TxnId], *, decided: bool) -> Mask | None:
-    """The rows that are not of an aborted transaction; None: all. ``decided``: every other transaction of the range is
-    committed. Raises UnsupportedTopicError if that is not known, and there is a message of a transaction."""
+    """Return a mask of the entries that do not belong to an aborted transaction, or None for all. ``decided`` says that
+    every other transaction of the range is committed. Raises UnsupportedTopicError if this is unknown and an entry
+    belongs to a transaction."""
     in_transaction = found.in_transaction & ~found.is_marker
     if not in_transaction.any():
         return None
@@ -110,7 +111,7 @@ def committed(found: Heads, aborted: Iterable[TxnId], *, decided: bool) -> Mask 
 
 
 def without(heads: Heads, aborted: Iterable[TxnId]) -> Mask:
-    """The rows that do not belong to one of these transactions."""
+    """Return a mask of the entries that do not belong to one of these transactions."""
     keep = np.ones(len(heads), dtype=np.bool_)
     left_out = frozenset(aborted)
     for row in np.flatnonzero(heads.in_transaction).tolist():
@@ -119,7 +120,7 @@ def without(heads: Heads, aborted: Iterable[TxnId]) -> Mask:
 
 
 def within(found: Messages, bounds: Bounds) -> Messages:
-    """The messages that are within the bounds."""
+    """Return the messages within the bounds."""
     columns, heads = found.columns, found.heads
     keep = np.ones(len(columns), dtype=np.bool_)
     ledger, entry, index = heads.ledger_ids[columns.entry], heads.entry_ids[columns.entry], columns.batch_index

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a topic's ledgers, its cursors, and the record of its partitions, as they stand in the metadata store.
+"""Decodes a topic's records in the metadata store: its ledgers, its cursors, and its number of partitions.
 
-Pulsar may compress these records: then they begin with a magic number and say how. ``decompressed`` is given by the
-caller, because the compressions need pyarrow.
+Pulsar may compress these records. A compressed record begins with a magic number and names its compression. The caller
+passes the function ``decompressed``, because decompression needs pyarrow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 Decompressed: TypeAlias = Callable[[int, bytes, int], bytes | memoryview]
-"""Decompresses bytes of a type to a size; raises ValueError."""
+"""Takes the type of a compression, the bytes and the decompressed size; returns the decompressed bytes or raises
+ValueError."""
 
 COMPRESSED_MAGIC = b"\x47\x78"
 COMPACTED_LEDGER = "CompactedTopicLedger"
@@ -31,7 +32,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class TopicLedger:
-    """A ledger of a topic. ``entries`` and ``bytes`` are −1 for the last one while it is open, and ``closed_ms`` is 0.
+    """A ledger of a topic. While it is open, ``entries`` and ``bytes`` are −1 and ``closed_ms`` is 0.
     ``offloaded_by`` names the driver that copied it to other storage; with ``is_in_bookies`` False bookies may have
     deleted it."""
 
@@ -49,7 +50,7 @@ class TopicLedger:
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedger:
-    """The ledgers of a topic, in order. ``terminated_at`` is its last entry if it was terminated."""
+    """The ledgers of a topic, in order. ``terminated_at`` is the topic's last entry if the topic was terminated."""
 
     ledgers: tuple[TopicLedger, ...]
     terminated_at: EntryPosition | None = None
@@ -57,7 +58,7 @@ class ManagedLedger:
 
     @classmethod
     def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> ManagedLedger:
-        """Raises MetadataCorruptError, which names ``path``."""
+        """Decode the record. Raises MetadataCorruptError, which names ``path``."""
         record = _parsed(path, data, proto.ManagedLedgerInfo, decompressed)
         ledgers = tuple(_ledger(each) for each in record.ledgers)
         ids = [each.ledger_id for each in ledgers]
@@ -95,14 +96,14 @@ class Cursor:
 
     @classmethod
     def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> Cursor:
-        """From its node. Raises MetadataCorruptError, which names ``path``."""
+        """Decode the cursor's node. Raises MetadataCorruptError, which names ``path``."""
         record = _parsed(path, data, proto.CursorInfo, decompressed)
         at = EntryPosition(record.mark_delete_ledger_id, record.mark_delete_entry_id)
         return cls(record.cursors_ledger_id, at, _longs(record.properties))
 
     @classmethod
     def of_entry(cls, where: str, data: bytes, ledger_id: int) -> Cursor:
-        """From an entry of the cursor's ledger. Raises MetadataCorruptError, which names ``where``."""
+        """Decode an entry of the cursor's ledger. Raises MetadataCorruptError, which names ``where``."""
         try:
             record = proto.CursorPosition.FromString(data)
         except DecodeError as error:
@@ -111,12 +112,12 @@ class Cursor:
 
     @property
     def compacted_ledger(self) -> int:
-        """The ledger of a compacted topic, which only the cursor of the compaction names; −1: none."""
+        """The ledger of the compacted topic, or −1 without one. Only the cursor of the compaction names it."""
         return dict(self.properties).get(COMPACTED_LEDGER, -1)
 
 
 def partition_count(path: str, data: bytes) -> int:
-    """The number of partitions in the record of a partitioned topic. Raises MetadataCorruptError."""
+    """Return the number of partitions in the record of a partitioned topic. Raises MetadataCorruptError."""
     try:
         count = json.loads(data)["partitions"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -134,7 +135,9 @@ def _parsed(path: str, data: bytes, kind: type[M], decompressed: Decompressed) -
 
 
 def _plain(data: bytes, decompressed: Decompressed) -> bytes | memoryview:
-    """The record without its compression. A plain record never begins with the magic: 0x47 would be field 8 of an
+    """Return the record, decompressed if it is compressed.
+
+    A plain record never begins with the magic: 0x47 would be field 8 of an
     invalid wire type."""
     if data[:2] != COMPRESSED_MAGIC:
         return data
@@ -156,5 +159,7 @@ def _text(value: bytes) -> str:
 
 def _corrupt(path: str, why: str) -> MetadataCorruptError:
     return MetadataCorruptError(
-        "a record of Pulsar's cannot be read", value=f"{path}: {why}", remedy="compare it with what Pulsar's tools say"
+        "a metadata record of Pulsar cannot be read",
+        value=f"{path}: {why}",
+        remedy="compare it with what Pulsar's tools say",
     )

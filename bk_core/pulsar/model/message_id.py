@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in a topic: an entry of a ledger, or one message of a batch in it."""
+"""Positions in a topic: of an entry, or of one message in an entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _I64_MAX = (1 << 63) - 1
 
 
 class EntryPosition(NamedTuple):
-    """An entry of a topic's ledger. Ledgers of one topic have ascending ids, so positions compare as they follow."""
+    """An entry of a topic's ledger. Later ledgers of a topic have higher ids, so positions sort in the
+    order of the topic."""
 
     ledger_id: int
     entry_id: int
@@ -25,13 +26,13 @@ class EntryPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> EntryPosition:
-        """From ``ledger:entry``, as Pulsar's tools write it. Raises InvalidArgumentError."""
+        """Parse ``ledger:entry``, as Pulsar's tools write it. Raises InvalidArgumentError."""
         ledger_id, _, entry_id = text.partition(":")
         try:
             return cls(int(ledger_id), int(entry_id))
         except ValueError:
             raise InvalidArgumentError(
-                "this is no position", value=repr(text), remedy="write ledger:entry, 37:0 for instance"
+                "this is not a position", value=repr(text), remedy="write ledger:entry, 37:0 for instance"
             ) from None
 
 
@@ -53,7 +54,7 @@ class MessageId:
         return EntryPosition(self.ledger_id, self.entry_id)
 
     def serialize(self) -> bytes:
-        """Pulsar's own bytes, as ``MessageId.serialize`` of its clients returns them."""
+        """Return the bytes that ``MessageId.serialize`` of Pulsar's clients returns."""
         data = MessageIdData(ledger_id=self.ledger_id, entry_id=self.entry_id)
         if self.partition >= 0:
             data.partition = self.partition
@@ -68,7 +69,7 @@ class MessageId:
 
     @classmethod
     def deserialize(cls, serialized: bytes) -> MessageId:
-        """Raises InvalidArgumentError for bytes that are no message id."""
+        """Parse what ``serialize`` returned. Raises InvalidArgumentError for bytes that are not a message id."""
         try:
             data = MessageIdData.FromString(serialized)
         except DecodeError as error:
@@ -90,14 +91,14 @@ class MessageId:
         )
 
     def __str__(self) -> str:
-        """The form in which Pulsar's tools print it: ledger:entry:partition, and :batch index."""
+        """Return the text that Pulsar's tools print: ledger:entry:partition, and :batch_index in a batch."""
         text = f"{self.ledger_id}:{self.entry_id}:{self.partition}"
         return text if self.batch_index < 0 else f"{text}:{self.batch_index}"
 
 
 def _no_message_id(serialized: bytes) -> InvalidArgumentError:
     return InvalidArgumentError(
-        "these bytes are no message id",
+        "these bytes are not a message id",
         value=serialized[:40].hex(),
         remedy="give what MessageId.serialize() of a Pulsar client returned, or ledger:entry",
     )

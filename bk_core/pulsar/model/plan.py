@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a read: ranges of a topic's ledgers, with all that a reader without a metadata store needs."""
+"""Plans of reads: ranges of a topic's ledgers, with all that a reader without a metadata store needs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
 LOOK_BACK_BYTES = 512 << 20
-"""How far chunks are looked for before a range: four times the largest message, because chunks of several mix."""
+"""The bytes of entries before a range in which a reader looks for chunks: four times the largest message, because the
+chunks of several messages may be mixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
     """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition; ``bytes`` estimates
-    their size. All of them are confirmed, although the LAC that bookies know may be lower: then a broker said so.
-    ``is_compacted``: the ledger is that of the compacted topic."""
+    their size. All of them are confirmed. The LAC of the bookies may be lower if a broker gave the last entry.
+    ``is_compacted`` says that the ledger holds the compacted topic."""
 
     topic: TopicName
     ledger_id: int
@@ -33,11 +34,11 @@ class TopicRange:
         return self.last + 1 - self.first
 
     def part(self, first: int, last: int) -> TopicRange:
-        """The entries ``first`` to ``last`` of it, both inclusive."""
+        """Return the part of this range from entry ``first`` to entry ``last``, both inclusive."""
         return replace(self, first=first, last=last, bytes=self.bytes * (last + 1 - first) // max(1, len(self)))
 
     def pieces(self, bytes_max: int) -> Iterator[TopicRange]:
-        """The range in pieces of about ``bytes_max``, as far as its bytes are known."""
+        """Yield the range in pieces of about ``bytes_max`` each, by the estimate in ``bytes``."""
         step = max(1, bytes_max * len(self) // max(1, self.bytes))
         for first in range(self.first, self.last + 1, step):
             yield self.part(first, min(first + step - 1, self.last))
@@ -45,8 +46,8 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a read within its entries. The read begins at ``start``, or after it if ``is_after``, and ends
-    before ``end``. None means no bound on that side."""
+    """The messages that belong to a read: from ``start`` on, without ``start`` itself if ``is_after``, and before
+    ``end``. A bound of None does not limit the read."""
 
     start: MessageId | None = None
     is_after: bool = False
@@ -56,7 +57,7 @@ class Bounds:
 
     @property
     def first_entry(self) -> EntryPosition | None:
-        """Where reading begins: for a chunked message at its first chunk."""
+        """The entry at which reading begins, or None without a start. A chunked message begins at its first chunk."""
         if self.start is None:
             return None
         if self.start.first_chunk is not None and not self.is_after:
@@ -67,7 +68,7 @@ class Bounds:
 
     @property
     def last_entry(self) -> EntryPosition | None:
-        """The last entry that is read."""
+        """The last entry to read, or None without an end."""
         if self.end is None:
             return None
         before = self.end.batch_index <= 0
@@ -76,11 +77,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """The ranges of one topic or partition, in order. ``end`` is the entry after the last one that is known to be
-    confirmed; ``next_entry`` is where the next plan of a stream begins, None: where this one began. ``aborted`` are
-    transactions whose messages are left out, and ``decided`` says that every message of the ranges belongs to a
-    transaction that has ended, or to none. ``history`` has the entries before the start, for chunks of messages that
-    end behind it."""
+    """The ranges to read of one topic or partition, in order.
+
+    ``end`` is the entry after the last one that is known to be confirmed. ``next_entry`` is where the next plan of a
+    stream begins; None means where this plan began. Messages of the transactions in ``aborted`` are left out.
+    ``decided`` says that every transaction with a message in the ranges has ended. ``history`` has the ranges before
+    the start, which hold the earlier chunks of messages that end after it.
+    """
 
     topic: TopicName
     ranges: tuple[TopicRange, ...]
@@ -97,7 +100,7 @@ class PartitionPlan:
 
 
 def clipped(ranges: list[TopicRange], before: EntryPosition) -> list[TopicRange]:
-    """The part of ``ranges`` that comes before an entry of the topic. Ranges of a compacted ledger are kept: their
+    """Return the part of ``ranges`` before an entry of the topic. Ranges of a compacted ledger are kept: their
     entries lie before those of the topic itself."""
     kept = list[TopicRange]()
     for each in ranges:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of topics: the record that lists their versions, and the entries that hold them."""
+"""Decodes the schemas of topics: the record that lists their versions, and the entries that hold them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ TYPES = {
     21: "PROTOBUFNATIVE",
     22: "EXTERNAL",
 }
-"""The names of schema types by the numbers of stored schemas, which are one above those of Pulsar's wire."""
+"""The types of schemas by their numbers in stored schemas, which are one higher than on Pulsar's wire."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """Where a version of a topic's schema is."""
+    """The position of the entry that holds one version of a topic's schema."""
 
     version: int
     position: EntryPosition
@@ -48,7 +48,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """One version of a schema. ``kind`` is a name of TYPES, or its number in text."""
+    """One version of a schema. ``kind`` is a name of TYPES, or the number as text if TYPES does not have it."""
 
     version: int
     kind: str
@@ -58,8 +58,8 @@ class TopicSchema:
 
 
 def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:
-    """The versions that the record lists, in order; the last is the newest. Old versions that only the entries list
-    (:func:`decode_schema`) are not among them. Raises MetadataCorruptError."""
+    """Return the versions that the record lists, in order; the last is the newest. Old versions that only the entries
+    list (:func:`decode_schema`) are not among them. Raises MetadataCorruptError."""
     try:
         record = proto.SchemaLocator.FromString(data)
     except DecodeError as error:
@@ -68,7 +68,7 @@ def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:
 
 
 def decode_schema(where: str, version: int, entry: bytes) -> tuple[TopicSchema, tuple[SchemaVersion, ...]]:
-    """The schema in an entry, and the versions that the entry lists. Raises MetadataCorruptError."""
+    """Return the schema in an entry, and the versions that the entry lists. Raises MetadataCorruptError."""
     try:
         record = proto.SchemaEntry.FromString(entry)
         info = proto.SchemaInfo.FromString(record.schema_data)

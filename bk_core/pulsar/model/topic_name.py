@@ -11,7 +11,7 @@ from bk_core.errors import InvalidArgumentError, UnsupportedTopicError
 
 PERSISTENT = "persistent"
 PUBLIC, DEFAULT = "public", "default"
-"""The tenant and the namespace of a short name."""
+"""The tenant and the namespace of a topic whose name is given without them."""
 PARTITION = "-partition-"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -26,7 +26,7 @@ SYSTEM_TOPICS = frozenset(
         "__transaction_pending_ack",
     }
 )
-"""Local names, without a partition, of topics that brokers make for themselves."""
+"""The local names, without a partition, of topics that brokers create for their own use."""
 SYSTEM_NAMESPACE = ("pulsar", "system")
 PENDING_ACKS = "__transaction_pending_ack"
 _NAME_OF_TENANT = re.compile(r"[-=:.\w]+")
@@ -44,7 +44,7 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """From a full name or a short one. Raises InvalidArgumentError for a name that no topic can have,
+        """Parse a full or a short name. Raises InvalidArgumentError for a name that no topic can have,
         UnsupportedTopicError for a non-persistent topic, which has no ledgers, and for a name of Pulsar 1."""
         if not isinstance(name, str) or not name or "\0" in name:
             raise InvalidArgumentError("this is no name of a topic", value=repr(name), remedy=_REMEDY)
@@ -68,7 +68,8 @@ class TopicName:
 
     @classmethod
     def of_parts(cls, tenant: str, namespace: str, local: str) -> TopicName:
-        """Raises InvalidArgumentError for a tenant or a namespace that Pulsar does not allow."""
+        """Return the topic of these parts. Raises InvalidArgumentError for a tenant or a namespace that Pulsar does not
+        allow."""
         for part in (tenant, namespace):
             if not _NAME_OF_TENANT.fullmatch(part) or part in (".", ".."):
                 raise InvalidArgumentError(
@@ -78,7 +79,7 @@ class TopicName:
 
     @classmethod
     def of_node(cls, tenant: str, namespace: str, node: str) -> TopicName:
-        """From the name of a node below ``/managed-ledgers`` or ``/admin/partitioned-topics``."""
+        """Return the topic of a node below ``/managed-ledgers`` or ``/admin/partitioned-topics``."""
         return cls(tenant, namespace, unquote_plus(node))
 
     def __str__(self) -> str:
@@ -86,18 +87,18 @@ class TopicName:
 
     @property
     def node(self) -> str:
-        """The local name as the name of a node: encoded as Java's URLEncoder does."""
+        """The name of the topic's node: the local name, encoded as by Java's URLEncoder."""
         return quote_plus(self.local, safe="*-._").replace("~", "%7E")
 
     @property
     def partition(self) -> int:
-        """The number of the partition; −1 for a topic that is no partition."""
+        """The number of the partition; −1 for a topic that is not a partition."""
         found = _PARTITION_NUMBER.fullmatch(self.local)
         return int(found[2]) if found and str(int(found[2])) == found[2] else -1
 
     @property
     def whole(self) -> TopicName:
-        """The topic that this is a partition of; the topic itself if it is none."""
+        """The partitioned topic of this partition; the topic itself if it is not a partition."""
         return self if self.partition < 0 else replace(self, local=self.local.rpartition(PARTITION)[0])
 
     def of_partition(self, number: int) -> TopicName:
@@ -105,7 +106,7 @@ class TopicName:
 
     @property
     def is_system(self) -> bool:
-        """Whether brokers made this topic for themselves."""
+        """Whether brokers created this topic for their own use."""
         local = self.whole.local
         of_system = (self.tenant, self.namespace) == SYSTEM_NAMESPACE
         return of_system or local in SYSTEM_TOPICS or local.endswith(PENDING_ACKS)
@@ -128,12 +129,12 @@ class TopicName:
 
 
 def managed_ledgers(tenant: str, namespace: str) -> str:
-    """The folder of the managed ledgers of a namespace's topics."""
+    """Return the path below which the store has the managed ledgers of a namespace's topics."""
     return f"{MANAGED_LEDGERS}/{tenant}/{namespace}/{PERSISTENT}"
 
 
 def partitioned_topics(tenant: str, namespace: str) -> str:
-    """The folder of the records of a namespace's partitioned topics."""
+    """Return the path below which the store has the records of a namespace's partitioned topics."""
     return f"{PARTITIONED_TOPICS}/{tenant}/{namespace}/{PERSISTENT}"
 
 
@@ -142,4 +143,4 @@ def _of_another_domain(domain: str, name: str) -> Exception:
         return UnsupportedTopicError(
             "a non-persistent topic has no ledgers", value=name, remedy="its messages were only in the broker's memory"
         )
-    return InvalidArgumentError("there are no topics of this kind", value=f"{domain}://", remedy=_REMEDY)
+    return InvalidArgumentError("Pulsar has no topics of this kind", value=f"{domain}://", remedy=_REMEDY)

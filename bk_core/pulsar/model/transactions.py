@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcomes of a topic's transactions, and the end of a read of committed messages.
+"""Tracks which transactions of a topic were committed, and where a read of committed messages ends.
 
 The state is in the topic itself: a message of a transaction has the transaction's id, and a marker with the same id,
 always behind the messages, says whether it was committed or aborted.
@@ -17,7 +17,7 @@ COMMIT, ABORT = 21, 22
 
 
 class TxnId(NamedTuple):
-    """A transaction: the coordinator's number and a number of its own."""
+    """The id of a transaction: its coordinator's number (``most``), and its number at that coordinator (``least``)."""
 
     most: int
     least: int
@@ -28,20 +28,20 @@ class TxnId(NamedTuple):
 
 @dataclass(slots=True)
 class Transactions:
-    """The outcomes that markers have shown so far. Feed it the entries of one topic in order."""
+    """The outcomes of transactions that the markers have given so far. Feed it the entries of one topic in order."""
 
     aborted: set[TxnId] = field(default_factory=set)
     committed: set[TxnId] = field(default_factory=set)
     undecided: dict[TxnId, EntryPosition] = field(default_factory=dict)
-    """The transactions without a marker, and the first message of each; in the order of these."""
+    """The transactions without a marker, with the first message of each, in the order of these messages."""
 
     def message(self, txn: TxnId, at: EntryPosition) -> None:
-        """A message of a transaction."""
+        """Record that a message at ``at`` belongs to a transaction."""
         if txn not in self.aborted and txn not in self.committed:
             self.undecided.setdefault(txn, at)
 
     def marker(self, kind: int, txn: TxnId) -> None:
-        """A marker. It may stand in the topic twice; the first one decides."""
+        """Record a marker. A topic may hold two markers of one transaction; the first one decides."""
         if kind not in (COMMIT, ABORT):
             return
         self.undecided.pop(txn, None)
@@ -52,5 +52,5 @@ class Transactions:
 
     @property
     def first_undecided(self) -> EntryPosition | None:
-        """The first message of a transaction without a marker: a read of committed messages ends before it."""
+        """The first message of a transaction without a marker, or None. A read of committed messages ends before it."""
         return next(iter(self.undecided.values()), None)
