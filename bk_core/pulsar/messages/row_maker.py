@@ -67,8 +67,8 @@ class RowMaker:
 
 
 class LookBack:
-    """Collects the chunks of messages that began before a range. Call :meth:`add` with the entries before the range, the
-    last ones first, until it returns False. Then call :meth:`finish`."""
+    """Collects the chunks of messages that began before a range. Call :meth:`add` with the entries before the range,
+    the last ones first, until it returns False. Then call :meth:`finish`."""
 
     def __init__(self, decoder: MessageDecoder, missing: AbstractSet[bytes]) -> None:
         self._decoder, self._missing = decoder, missing
@@ -77,8 +77,8 @@ class LookBack:
         self._bytes = 0
 
     def add(self, found: Heads) -> bool:
-        """Take the entries before those of the last call, and return whether more are needed. Entries further back than
-        LOOK_BACK_BYTES are not needed: a message that begins there is left out, as if its first chunk were trimmed."""
+        """Take the entries before those of the last call, and return whether more are needed. Entries further back
+        than LOOK_BACK_BYTES are not: a message that begins there is left out, as if its first chunk were trimmed."""
         wanted, first = self._decoder.chunks_of(found, self._missing)
         if wanted.any():
             self._found.append((found, wanted))
