@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _ENDS = {
     "closed": "its last ledger is closed",
-    "lac": "what bookies know; later messages may be waiting (--admin-url)",
-    "broker": "as the broker says",
+    "lac": "the LAC of the bookies; later messages may exist (--admin-url)",
+    "broker": "from the broker",
     "terminated": "the topic was terminated there",
 }
 """The source of the end of a topic."""
@@ -33,12 +33,12 @@ _ENDS = {
 
 @click.group()
 def topic() -> None:
-    """Topics of Apache Pulsar: look into them and read them, without a broker. Nothing is ever changed."""
+    """Topics of Apache Pulsar: inspect and read them, without a broker. No command changes anything."""
 
 
 def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Gives a command the options that say where Pulsar is, as one argument ``pulsar``. ``broker``: also those of
-    its broker."""
+    """Add the options for Pulsar's metadata to a command, as one argument ``pulsar``. ``broker`` adds the options for
+    its broker, too."""
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
@@ -60,7 +60,7 @@ def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., 
             default="",
             show_default=False,
             metavar="URI",
-            help="Where Pulsar's metadata are (zk://host:2181/path).  [default: beside the ledgers]",
+            help="The URI of Pulsar's metadata (zk://host:2181/path).  [default: beside the ledgers]",
         )(made)
 
     return decorate
@@ -78,14 +78,14 @@ _BROKER: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = 
         default="",
         show_default=False,
         metavar="URL",
-        help="Admin port of a broker (http://host:8080), to ask for the last messages. Without it the last ones of an "
-        "idle topic may be missing.",
+        help="A broker's admin port (http://host:8080), which knows the end of a topic. Without it the last messages "
+        "of an idle topic may be missing.",
     ),
 )
 
 
 def _keys_option(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, bytes]:
-    """The private keys in files, by name."""
+    """Return the private keys of these files, by name."""
     found = dict[str, bytes]()
     for each in given:
         name, _, path = each.partition("=")
@@ -100,12 +100,12 @@ def _keys_option(ctx: click.Context, param: click.Parameter, given: tuple[str, .
 
 @topic.command("list")
 @click.argument("namespace", required=False)
-@click.option("--system", is_flag=True, help="Also topics that brokers made for themselves.")
+@click.option("--system", is_flag=True, help="Also list the topics that brokers use internally.")
 @_pulsar(broker=False)
 @access()
 @options.as_json
 def list_topics(namespace: str | None, system: bool, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
-    """Topics by name, of a NAMESPACE (tenant/namespace) or of all."""
+    """List the topics of a NAMESPACE (tenant/namespace), or of all namespaces."""
     with access.client() as bookkeeper:
         found = [each for each in bookkeeper.topics(namespace, access=pulsar) if system or not each[0].is_system]
     if as_json:
@@ -123,7 +123,7 @@ def list_topics(namespace: str | None, system: bool, pulsar: PulsarAccess, acces
 @access(password=True)
 @options.as_json
 def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
-    """Partitions, ledgers, subscriptions and schema of a topic, and where it ends."""
+    """Show a topic's partitions, ledgers, subscriptions, schema and end."""
     with access.topic(name, pulsar) as found:
         info, schemas = found.info(), found.schemas()
     shown = [{"version": each.version, "type": each.kind, "deleted": each.deleted} for each in schemas]
@@ -152,13 +152,13 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
 
 @topic.command("read")
 @click.argument("name")
-@click.option("--from", "start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first there is]")
-@click.option("--subscription", metavar="NAME", help="Begin where this subscription stands; it does not move.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many messages.")
-@click.option("--follow", is_flag=True, help="Go on with messages that come, until interrupted.")
-@click.option("--compacted", is_flag=True, help="Of the compacted part only the last message of each key.")
-@click.option("--uncommitted", is_flag=True, help="Also messages of open and aborted transactions.")
-@click.option("--skip-corrupt", is_flag=True, help="Leave out entries that are no messages; log them.")
+@click.option("--from", "start", metavar="LEDGER:ENTRY", help="The first entry to read.  [default: the earliest one]")
+@click.option("--subscription", metavar="NAME", help="Begin at the position of this subscription, without moving it.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after this number of messages.")
+@click.option("--follow", is_flag=True, help="Wait for new messages until interrupted.")
+@click.option("--compacted", is_flag=True, help="In the compacted part, read only the last message of each key.")
+@click.option("--uncommitted", is_flag=True, help="Also read messages of open and aborted transactions.")
+@click.option("--skip-corrupt", is_flag=True, help="Leave out entries that are not messages, and log them.")
 @click.option(
     "--private-key",
     "private_keys",
@@ -188,9 +188,9 @@ def read(
 ) -> None:
     """Print the messages of a topic in order, partition after partition."""
     if follow and compacted:
-        raise click.UsageError("--compacted reads what was compacted; it cannot --follow")
+        raise click.UsageError("--compacted cannot be used with --follow")
     if start is not None and subscription is not None:
-        raise click.UsageError("--from and --subscription both say where to begin")
+        raise click.UsageError("--from and --subscription exclude each other")
     how: dict[str, Any] = {
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
@@ -281,7 +281,7 @@ def _print_messages(batch: pa.RecordBatch, raw: bool, as_json: bool) -> None:
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Each message as an object for JSON; its value is bytes or None."""
+    """Yield each message as an object for JSON; its value is bytes or None."""
     from bk_core.pulsar.model.message_id import MessageId
 
     for row in batch.to_pylist():
