@@ -107,15 +107,14 @@ class Topic:
         self._topic = TopicName.parse(name)
         self.name = str(self._topic)
         self._bookkeeper, self._access = bookkeeper, access or PulsarAccess()
-        self._broker = _broker(self._access)
-        self._pulsar = _PulsarMetadata(bookkeeper, self._access.metadata_uri)
+        self._cluster = PulsarCluster(bookkeeper, self._access)
 
     # --- what is there -----------------------------------------------------------------------------------------------
 
     async def info(self) -> TopicInfo:
         """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends.
         Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
-        nodes = await self._fresh_nodes()
+        nodes = await self._cluster.nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
         partitions = [await self._partition_info(nodes, topic) for topic in topics]
         is_partitioned = bool(topics) and topics[0] != self._topic
@@ -124,7 +123,7 @@ class Topic:
 
     async def _partition_info(self, nodes: PulsarNodes, topic: TopicName) -> PartitionInfo:
         record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
-        planner = self._planner(nodes, topic)
+        planner = self._cluster.planner(nodes, topic)
         try:
             if record.ledgers:
                 await planner.ranges(Bounds(start=MessageId(record.ledgers[-1].ledger_id, 0)))
@@ -141,7 +140,7 @@ class Topic:
     async def schemas(self) -> list[TopicSchema]:
         """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
         for one that cannot be read, NoSuchLedgerError if its ledger is gone."""
-        nodes = await self._fresh_nodes()
+        nodes = await self._cluster.nodes()
         found = dict[int, TopicSchema]()
         wanted = list(await asyncio.to_thread(nodes.schema_versions, self._topic))
         while wanted:
@@ -165,9 +164,9 @@ class Topic:
         """Where a subscription stands, by the number of the partition (−1 without partitions), as ``start`` of a read:
         everything before it is acknowledged. Messages that were acknowledged out of order come again. The subscription
         does not move. Raises InvalidArgumentError, which names those there are, if no partition has it."""
-        nodes, found, known = await self._fresh_nodes(), dict[int, Position](), set[str]()
+        nodes, found, known = await self._cluster.nodes(), dict[int, Position](), set[str]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
-            planner = self._planner(nodes, topic)
+            planner = self._cluster.planner(nodes, topic)
             cursors = await planner.cursors()
             known |= set(cursors)
             record = await asyncio.to_thread(nodes.managed_ledger, topic)
@@ -307,19 +306,18 @@ class Topic:
         then end before the first undecided one, and the plan names the aborted ones.
         """
         wanted = _Wanted(start, end, after, None, compacted)
-        nodes = await self._fresh_nodes()
-        looks = isolation == "read_committed" and await asyncio.to_thread(nodes.may_have_transactions, self._topic)
+        nodes = await self._cluster.nodes()
         plans = list[PartitionPlan]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
-            bounds, planner = wanted.of(topic, self._topic), self._planner(nodes, topic)
+            bounds, planner = wanted.of(topic, self._topic), self._cluster.planner(nodes, topic)
             try:
                 begin = bounds.first_entry
                 history = [] if begin is None or compacted else await planner.history(begin)
                 ranges, aborted = await planner.ranges(bounds, compacted=compacted), frozenset[TxnId]()
                 last, follows = planner.end.last, planner.following
+                looks = isolation == "read_committed" and await self._cluster.may_have_transactions(nodes, topic)
                 if looks:
-                    reading = self._reading(planner, self._options(None, isolation, "skip", "raw"))
-                    ranges, aborted = await reading.decide(ranges, _beyond(planner, bounds))
+                    ranges, aborted = await self._cluster.outcomes(topic).decide(ranges, _beyond(planner, bounds))
             finally:
                 await planner.close()
             stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
@@ -332,7 +330,7 @@ class Topic:
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""
-        await self._pulsar.close()
+        await self._cluster.close()
 
     async def __aenter__(self) -> Topic:
         return self
@@ -341,19 +339,6 @@ class Topic:
         await self.close()
 
     # --- inside ------------------------------------------------------------------------------------------------------
-
-    async def _fresh_nodes(self) -> PulsarNodes:
-        return await self._pulsar.fresh()
-
-    def _planner(self, nodes: PulsarNodes, topic: TopicName, *, broker_may_fail: bool = False) -> PartitionPlanner:
-        return PartitionPlanner(
-            self._bookkeeper,
-            nodes,
-            topic,
-            password=self._access.password,
-            broker=self._broker,
-            broker_may_fail=broker_may_fail,
-        )
 
     def _reading(self, planner: PartitionPlanner, options: ReadOptions) -> PartitionReading:
         from bk_core.pulsar.reading import LedgerReads, PartitionReading
@@ -377,10 +362,10 @@ class Topic:
 
     async def _read(self, wanted: _Wanted, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
         """Yield the rows of all partitions. Each is planned only when the read reaches it."""
-        nodes = await self._fresh_nodes()
+        nodes = await self._cluster.nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
         for bounds, topic in [(wanted.of(topic, self._topic), topic) for topic in topics]:
-            planner = self._planner(nodes, topic)
+            planner = self._cluster.planner(nodes, topic)
             try:
                 ranges = await planner.ranges(bounds, compacted=wanted.compacted)
                 rows = self._reading(planner, options).rows(ranges, bounds, _beyond(planner, bounds))
@@ -409,13 +394,13 @@ class Topic:
         self, topic: TopicName, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack
     ) -> _Following:
         """A partition to follow; ``stack`` closes what it opens."""
-        planner = self._planner(await self._fresh_nodes(), topic, broker_may_fail=True)
+        planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True)
         stack.push_async_callback(planner.close)
         return _Following(planner, self._reading(planner, options), wanted.of(topic, self._topic))
 
     async def parts(self) -> list[TopicName]:
         """Return the partitions that exist now, or the topic itself if it has none."""
-        return await asyncio.to_thread((await self._fresh_nodes()).parts, self._topic)
+        return await asyncio.to_thread((await self._cluster.nodes()).parts, self._topic)
 
 
 async def list_topics(
@@ -424,39 +409,8 @@ async def list_topics(
     """The topics of a namespace (``tenant/namespace``), None: of all, by name; each with the number of its partitions,
     None without partitions. Topics that brokers made for themselves are among them (``TopicName.is_system``). Raises
     InvalidArgumentError, NoSuchTopicError if the namespace has none, and MetadataCorruptError."""
-    pulsar = _PulsarMetadata(bookkeeper, (access or PulsarAccess()).metadata_uri)
-    try:
-        nodes = await pulsar.fresh()
-        return await asyncio.to_thread(nodes.topics_of, namespace)
-    finally:
-        await pulsar.close()
-
-
-class _PulsarMetadata:
-    """Pulsar's nodes, beside those of the ledgers or in a store of their own."""
-
-    def __init__(self, bookkeeper: BookKeeper, uri: str) -> None:
-        self._bookkeeper, self._uri = bookkeeper, uri
-        self._own_store: MetadataStore | None = None
-        self._nodes: PulsarNodes | None = None
-
-    async def fresh(self) -> PulsarNodes:
-        """The nodes, with everything that brokers wrote before."""
-        self._bookkeeper.check_open()
-        if self._nodes is None:
-            store, root = self._bookkeeper.store, ""
-            if self._uri:
-                uri, root = parse_metadata_uri(self._uri)
-                settings = self._bookkeeper.config.store_settings()
-                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
-            self._nodes = PulsarNodes(store, root)
-        await asyncio.to_thread(self._nodes.sync)
-        return self._nodes
-
-    async def close(self) -> None:
-        store, self._own_store, self._nodes = self._own_store, None, None
-        if store is not None:
-            await asyncio.to_thread(store.close)
+    async with PulsarCluster(bookkeeper, access or PulsarAccess()) as cluster:
+        return await asyncio.to_thread((await cluster.nodes()).topics_of, namespace)
 
 
 class _Tail:
@@ -669,23 +623,50 @@ def _table(batches: Sequence[RecordBatch], schema: Schema) -> Table:
 
 
 class PulsarCluster:
-    """Pulsar's metadata and its broker, for programs that plan reads of many topics themselves. Making it reads
-    nothing. An async context manager that closes it. Raises InvalidArgumentError for an address or a file that cannot
-    be used."""
+    """Pulsar's metadata and its broker, for reads of topics. Making it reads nothing. It is an async context manager
+    that closes it. Raises InvalidArgumentError for an address or a file that cannot be used."""
 
     def __init__(self, bookkeeper: BookKeeper, access: PulsarAccess) -> None:
         self.bookkeeper, self._access = bookkeeper, access
         self._broker = _broker(access)
-        self._pulsar = _PulsarMetadata(bookkeeper, access.metadata_uri)
+        self._own_store: MetadataStore | None = None
+        self._nodes: PulsarNodes | None = None
+        self._with_transactions = set[tuple[str, str]]()  # namespaces; one that has had transactions stays here
 
     async def nodes(self) -> PulsarNodes:
-        """Pulsar's nodes, with everything that brokers wrote before. Raises MetadataUnavailableError."""
-        return await self._pulsar.fresh()
+        """Return Pulsar's nodes, with everything that brokers wrote before this call. They are beside those of the
+        ledgers, or in a store of their own. Raises MetadataUnavailableError."""
+        self.bookkeeper.check_open()
+        if self._nodes is None:
+            store, root = self.bookkeeper.store, ""
+            if self._access.metadata_uri:
+                uri, root = parse_metadata_uri(self._access.metadata_uri)
+                settings = self.bookkeeper.config.store_settings()
+                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
+            self._nodes = PulsarNodes(store, root)
+        await asyncio.to_thread(self._nodes.sync)
+        return self._nodes
 
-    def planner(self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True) -> PartitionPlanner:
-        """A planner of one topic or partition, which the caller closes."""
-        broker = self._broker if asks_broker else None
-        return PartitionPlanner(self.bookkeeper, nodes, topic, password=self._access.password, broker=broker)
+    def planner(
+        self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True, broker_may_fail: bool = False
+    ) -> PartitionPlanner:
+        """Return a planner of one topic or partition, which the caller closes."""
+        return PartitionPlanner(
+            self.bookkeeper,
+            nodes,
+            topic,
+            password=self._access.password,
+            broker=self._broker if asks_broker else None,
+            broker_may_fail=broker_may_fail,
+        )
+
+    async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:
+        """Return whether the topic's namespace has ever had transactions. Call it after the end of a read is known,
+        because a broker notes the first transaction of a namespace before the messages of that transaction."""
+        space = topic.tenant, topic.namespace
+        if space not in self._with_transactions and await asyncio.to_thread(nodes.may_have_transactions, topic):
+            self._with_transactions.add(space)
+        return space in self._with_transactions
 
     def outcomes(self, topic: TopicName) -> PartitionReading:
         """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
@@ -698,7 +679,9 @@ class PulsarCluster:
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one."""
-        await self._pulsar.close()
+        store, self._own_store, self._nodes = self._own_store, None, None
+        if store is not None:
+            await asyncio.to_thread(store.close)
 
     async def __aenter__(self) -> PulsarCluster:
         return self

@@ -46,8 +46,7 @@ async def plan_batch(bookkeeper: BookKeeper, options: BkOptions) -> list[Partiti
             raise await asyncio.to_thread(no_topic_matches, nodes, options.selection)
         options.topics.starting.check("startingOffsets", parts)
         options.topics.ending.check("endingOffsets", parts)
-        spaces = dict[tuple[str, str], bool]()
-        return await at_once([PartPlan(cluster, nodes, topic, options, spaces).plan for topic in parts])
+        return await at_once([PartPlan(cluster, nodes, topic, options).plan for topic in parts])
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -69,13 +68,12 @@ async def at_once(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 
 @dataclass(slots=True)
 class PartPlan:
-    """Plans one topic or partition. ``transactions`` remembers which namespaces may have transactions."""
+    """Plans one topic or partition."""
 
     cluster: PulsarCluster
     nodes: PulsarNodes
     topic: TopicName
     options: BkOptions
-    transactions: dict[tuple[str, str], bool]
 
     @property
     def how(self) -> TopicOptions:
@@ -122,17 +120,11 @@ class PartPlan:
     ) -> tuple[list[TopicRange], frozenset[TxnId], bool]:
         """Return the ranges up to the first undecided transaction, the aborted ones, and whether they were looked
         for."""
-        if self.how.isolation == "read_uncommitted" or not await self._may_have_transactions():
+        wants = self.how.isolation == "read_committed"
+        if not wants or not await self.cluster.may_have_transactions(self.nodes, self.topic):
             return ranges, frozenset(), False
         beyond = None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
         return *await self.cluster.outcomes(self.topic).decide(ranges, beyond), True
-
-    async def _may_have_transactions(self) -> bool:
-        """Asked after the end is known: a broker notes the first transaction of a namespace before its messages."""
-        space = self.topic.tenant, self.topic.namespace
-        if not self.transactions.get(space):
-            self.transactions[space] = await asyncio.to_thread(self.nodes.may_have_transactions, self.topic)
-        return self.transactions[space]
 
 
 async def start_of(planner: PartitionPlanner, record: ManagedLedger, how: TopicOptions) -> MessageId | None:

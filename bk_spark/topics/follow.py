@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from bk_core.client import BookKeeper
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchEntryError, NoSuchTopicError
+from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
 from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
@@ -51,8 +51,6 @@ class TopicsFollower:
         self._cluster = PulsarCluster(bookkeeper, self._how.access(options.ledger_password))
         self._planners = dict[tuple[TopicName, bool], PartitionPlanner]()
         self._outcomes = dict[TopicName, tuple[EntryPosition, PartitionReading]]()
-        self._without_broker = set[TopicName]()
-        self._may_have_transactions = set[tuple[str, str]]()
         self._listed: list[TopicName] = []
         self._listed_at = float("-inf")
 
@@ -71,8 +69,15 @@ class TopicsFollower:
         record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
         if not record.ledgers:
             return BEGIN
-        planner, place = self._planner(nodes, topic), self._how.starting.at(topic)
-        first = MessageId(record.ledgers[0].ledger_id, 0)
+        planner = self._cluster.planner(nodes, topic)  # a new query needs the broker's answer
+        try:
+            return await self._start_in(planner, record)
+        finally:
+            await planner.close()
+
+    async def _start_in(self, planner: PartitionPlanner, record: ManagedLedger) -> MessageId:
+        topic = planner.topic
+        place, first = self._how.starting.at(topic), MessageId(record.ledgers[0].ledger_id, 0)
         if place == EARLIEST:
             return await start_of(planner, record, self._how) or first
         last = MessageId(record.ledgers[-1].ledger_id, 0)
@@ -110,32 +115,13 @@ class TopicsFollower:
             begin = BEGIN if at is None else at
             return PartSeen(begin, (), begin, is_fresh=at is None)
         begin = first if at in (None, BEGIN) else self._not_trimmed(topic, at, first)
-        planner, ranges = await self._confirmed(nodes, topic, begin)
+        planner = self._planner(nodes, topic)
+        ranges = await planner.ranges(Bounds(start=begin))
         if await self._wants_outcomes(nodes, topic):
             ranges, _ = await self._decided(topic, begin, ranges)
         end = planner.following(end_of(ranges, begin).entry)
         moved = begin if end == begin.entry else MessageId(*end)
         return PartSeen(begin, tuple(ranges), moved, is_fresh=at is None)
-
-    async def _confirmed(
-        self, nodes: PulsarNodes, topic: TopicName, begin: MessageId
-    ) -> tuple[PartitionPlanner, list[TopicRange]]:
-        """Return what is confirmed from a position on, and the planner that found it. While no broker answers, that is
-        what the bookies know."""
-        planner = self._planner(nodes, topic)
-        try:
-            ranges = await planner.ranges(Bounds(start=begin))
-            self._without_broker.discard(topic)
-            return planner, ranges
-        except (MetadataUnavailableError, NoSuchTopicError) as error:
-            if not self._how.admin_url:
-                raise
-            found = self._planner(nodes, topic, asks_broker=False)
-            ranges = await found.ranges(Bounds(start=begin))  # raises if it was not the broker
-            if topic not in self._without_broker:
-                logger.warning("%s: the topic is followed to its LAC meanwhile", error)
-            self._without_broker.add(topic)
-            return found, ranges
 
     def _deleted(self, topic: TopicName, at: MessageId | None) -> PartSeen | None:
         if self._options.fail_on_data_loss:
@@ -178,14 +164,9 @@ class TopicsFollower:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def _wants_outcomes(self, nodes: PulsarNodes, topic: TopicName) -> bool:
-        """Whether outcomes of transactions must be looked for. Asked after the end is known: a broker notes the first
-        transaction of a namespace before its messages."""
-        if self._how.isolation == "read_uncommitted":
-            return False
-        space = topic.tenant, topic.namespace
-        if space not in self._may_have_transactions and await asyncio.to_thread(nodes.may_have_transactions, topic):
-            self._may_have_transactions.add(space)
-        return space in self._may_have_transactions
+        """Return whether outcomes of transactions must be looked for. Call it after the end is known."""
+        wants = self._how.isolation == "read_committed"
+        return wants and await self._cluster.may_have_transactions(nodes, topic)
 
     async def _decided(
         self, topic: TopicName, begin: MessageId, ranges: list[TopicRange]
@@ -226,16 +207,17 @@ class TopicsFollower:
         before, ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
         plan = PartitionPlan(topic, (), None)
         if ranges and await self._wants_outcomes(nodes, topic):
-            _, known = await self._confirmed(nodes, topic, begin)
+            known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
             left, plan = await self._decided(topic, begin, known)
             part.check_decided(left)
         bounds = Bounds(begin if begin.batch_index >= 0 else None, published_from_ms=start.published_from_ms)
         return PartitionPlan(topic, tuple(ranges), None, bounds, plan.aborted, plan.decided), before
 
     def _planner(self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True) -> PartitionPlanner:
+        """Return the planner that follows a topic. While no broker answers, it follows the topic to its LAC."""
         key = topic, asks_broker
         if key not in self._planners:
-            self._planners[key] = self._cluster.planner(nodes, topic, asks_broker=asks_broker)
+            self._planners[key] = self._cluster.planner(nodes, topic, asks_broker=asks_broker, broker_may_fail=True)
         return self._planners[key]
 
     async def close(self) -> None:

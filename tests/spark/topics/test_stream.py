@@ -280,7 +280,7 @@ def test_a_broker_shows_the_last_message_of_an_idle_topic(
     world.call(written.append(kit.entry(b"c")))
     world.call(written.append(kit.entry(b"d")))
     assert stream.step() == [b"c"]
-    assert "followed to its LAC meanwhile" in caplog.text
+    assert "until a broker answers, the topic is followed to its LAC" in caplog.text
     assert "admin address" in refused(
         MetadataUnavailableError, lambda: world.values(pulsaradminurl=port.url, metadatatimeout="100ms")
     )
