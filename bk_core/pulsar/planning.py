@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.reader import LedgerReader
@@ -25,11 +26,13 @@ from bk_core.model import LedgerMetadata
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
-from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds, TopicRange
+from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes
 
 logger = logging.getLogger("bk_core.pulsar")
+
+T = TypeVar("T")
 
 LOOKUPS_AT_ONCE = 32
 PASSWORD = b""
@@ -65,6 +68,7 @@ class PartitionPlanner:
         self._bookkeeper, self._nodes, self._broker = bookkeeper, nodes, broker
         self._broker_may_fail, self._broker_is_away = broker_may_fail, False
         self._closed: dict[int, LedgerMetadata] = {}
+        self._earlier: dict[int, LedgerMetadata] = {}  # those of the last history
         self._order: list[int] = []
         self.is_terminated = False
         self._open: LedgerReader | None = None
@@ -73,10 +77,15 @@ class PartitionPlanner:
     async def ranges(self, bounds: Bounds, *, compacted: bool = False) -> list[TopicRange]:
         """Return the ranges of a read with these bounds, in order. Raises NoSuchEntryError if the start was trimmed,
         LedgerOffloadedError if a ledger is only in other storage, and NoSuchLedgerError if a ledger was deleted."""
+        return await self._with_record(lambda record: self._ranges(record, bounds, compacted))
+
+    async def _with_record(self, work: Callable[[ManagedLedger], Awaitable[T]]) -> T:
+        """Return the result of ``work`` with the topic's record. If a ledger of the record is gone, read the record and
+        call ``work`` once more."""
         for is_last_try in (False, True):
             record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic)
             try:
-                return await self._ranges(record or ManagedLedger(()), bounds, compacted)
+                return await work(record or ManagedLedger(()))
             except NoSuchLedgerError:  # trimmed since the record was read, or a metadata server lags
                 if is_last_try:
                     raise
@@ -98,8 +107,7 @@ class PartitionPlanner:
             ledgers = [each for each in ledgers if each.ledger_id <= last_entry.ledger_id]
         records = await self._records(ledgers)
         # Only the ledgers of the last plan are kept, because a position is in one of them.
-        pairs = zip(ledgers, records, strict=True)
-        self._closed = {each.ledger_id: metadata for each, metadata in pairs if metadata.is_closed}
+        self._closed = _closed_of(ledgers, records)
         for each, metadata in zip(ledgers, records, strict=True):
             last = await self._last_of(each, metadata, record)
             first = horizon.entry_id if horizon and horizon.ledger_id == each.ledger_id else 0
@@ -114,18 +122,22 @@ class PartitionPlanner:
         return found
 
     async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
-        """Return the ranges before ``start``, in order, about ``bytes_max`` bytes back: so far readers look for the
-        chunks of a message. A ledger that is only in other storage, and all before it, are left out."""
-        record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic) or ManagedLedger(())
+        """Return the ranges before ``start`` in which a reader looks for chunks, in order: those of at most
+        LOOK_BACK_RANGES ledgers, about ``bytes_max`` bytes. A ledger that is only in other storage, and all ledgers
+        before it, are left out. Raises NoSuchLedgerError if a ledger was deleted."""
+        return await self._with_record(lambda record: self._history(record, start, bytes_max))
+
+    async def _history(self, record: ManagedLedger, start: EntryPosition, bytes_max: int) -> list[TopicRange]:
         near, size = list[TopicLedger](), 0
         for each in reversed(record.ledgers):
-            if not each.is_in_bookies or size >= bytes_max:
+            if not each.is_in_bookies or size >= bytes_max or len(near) == LOOK_BACK_RANGES:
                 break
             if each.ledger_id <= start.ledger_id:
                 near.insert(0, each)
                 size += max(0, each.bytes)
-        found = list[TopicRange]()
-        for each, metadata in zip(near, await self._records(near), strict=True):
+        found, records = list[TopicRange](), await self._records(near)
+        self._earlier = _closed_of(near, records)
+        for each, metadata in zip(near, records, strict=True):
             last = metadata.last_entry_id if metadata.is_closed else start.entry_id - 1
             if each.ledger_id == start.ledger_id:
                 last = min(last, start.entry_id - 1)
@@ -194,11 +206,12 @@ class PartitionPlanner:
             await self._open.wait_lac(self._open.last_add_confirmed, timeout_s)
 
     async def _records(self, ledgers: Sequence[TopicLedger]) -> list[LedgerMetadata]:
-        """Return the metadata of ledgers. Metadata of closed ledgers are taken from the last plan if it had them."""
+        """Return the metadata of ledgers. Metadata of closed ledgers are taken from the last plan and the last history
+        if these had them."""
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(ledger: TopicLedger) -> LedgerMetadata:
-            known = self._closed.get(ledger.ledger_id)
+            known = self._closed.get(ledger.ledger_id) or self._earlier.get(ledger.ledger_id)
             if known is not None:
                 return known
             if not ledger.is_in_bookies:
@@ -277,6 +290,11 @@ class PartitionPlanner:
         if self._open is not None:
             reader, self._open = self._open, None
             await reader.close()
+
+
+def _closed_of(ledgers: Sequence[TopicLedger], records: Sequence[LedgerMetadata]) -> dict[int, LedgerMetadata]:
+    pairs = zip(ledgers, records, strict=True)
+    return {each.ledger_id: metadata for each, metadata in pairs if metadata.is_closed}
 
 
 def _bytes_of(ledger: TopicLedger, metadata: LedgerMetadata, others: Sequence[TopicLedger], entries: int) -> int:

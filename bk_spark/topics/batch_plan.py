@@ -87,9 +87,11 @@ class PartPlan:
             bounds = await self._bounds(planner)
             bounds, ranges = await self._ranges(planner, bounds)
             ranges, aborted, decided = await self._outcomes(planner, bounds, ranges)
+            begin = None if self.how.compacted else bounds.first_entry
+            history = () if begin is None else tuple(await planner.history(begin))
         finally:
             await planner.close()
-        return PartitionPlan(self.topic, tuple(ranges), None, bounds, aborted, decided)
+        return PartitionPlan(self.topic, tuple(ranges), None, bounds, aborted, decided, history=history)
 
     async def _bounds(self, planner: PartitionPlanner) -> Bounds:
         how = self.how

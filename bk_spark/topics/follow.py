@@ -18,6 +18,7 @@ from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner
 from bk_core.pulsar.reading import PartitionReading
@@ -35,9 +36,6 @@ logger = logging.getLogger("bk_spark.stream")
 
 LIST_S = 2.0
 """The seconds after which new topics and partitions are looked for again."""
-
-Planned = tuple[PartitionPlan, list[TopicRange]]
-"""The plan of one topic or partition, and the ranges before it."""
 
 
 class TopicsFollower:
@@ -170,48 +168,51 @@ class TopicsFollower:
 
     async def _decided(
         self, topic: TopicName, begin: MessageId, ranges: list[TopicRange]
-    ) -> tuple[list[TopicRange], PartitionPlan]:
-        """Return the ranges up to the first undecided transaction, and a plan with the aborted ones. Entries whose
-        heads were read are not read again."""
+    ) -> tuple[list[TopicRange], frozenset[TxnId]]:
+        """Return the ranges up to the first undecided transaction, and the aborted ones. Entries whose heads were read
+        are not read again."""
         since, reading = self._outcomes.get(topic, (begin.entry, None))
         if reading is None or begin.entry < since:
             reading = self._cluster.outcomes(topic)
             self._outcomes[topic] = begin.entry, reading
         try:
-            left, aborted = await reading.decide(ranges)
+            return await reading.decide(ranges)
         except BaseException:
             del self._outcomes[topic]  # what it knows may lack entries
             raise
-        return left, PartitionPlan(topic, (), None, aborted=aborted, decided=True)
 
     # --- micro-batches -----------------------------------------------------------------------------------------------
 
-    async def plan(self, start: TopicOffset, end: TopicOffset) -> list[Planned]:
+    async def plan(self, start: TopicOffset, end: TopicOffset) -> list[PartitionPlan]:
         """Return what a micro-batch reads. Raises as :meth:`look`, and MetadataUnavailableError while the metadata
         store or bookies show less than when the batch was made."""
         nodes = await self._cluster.nodes()
         topics = [topic for topic, at in sorted(end.topics.items()) if start.topics.get(topic, at) != at]
         return await at_once([partial(self._planned, nodes, topic, start, end) for topic in topics])
 
-    async def _planned(self, nodes: PulsarNodes, topic: TopicName, start: TopicOffset, end: TopicOffset) -> Planned:
+    async def _planned(
+        self, nodes: PulsarNodes, topic: TopicName, start: TopicOffset, end: TopicOffset
+    ) -> PartitionPlan:
         record = await asyncio.to_thread(nodes.managed_ledger, topic)
         if record is None or not record.ledgers:
             self._deleted(topic, end.topics[topic])
-            return PartitionPlan(topic, (), None), []
+            return PartitionPlan(topic, (), None)
         first, at = MessageId(record.ledgers[0].ledger_id, 0), start.topics[topic]
         begin = first if at == BEGIN else self._not_trimmed(topic, at, first)
         if begin >= end.topics[topic]:  # all of it was trimmed
-            return PartitionPlan(topic, (), None), []
+            return PartitionPlan(topic, (), None)
         planner = self._planner(nodes, topic, asks_broker=False)
-        part = PartOfBatch(self._bookkeeper, planner, record, begin, end.topics[topic])
-        before, ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
-        plan = PartitionPlan(topic, (), None)
+        part = PartOfBatch(self._bookkeeper, planner, begin, end.topics[topic])
+        ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
+        aborted, decided = frozenset[TxnId](), False
         if ranges and await self._wants_outcomes(nodes, topic):
             known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
-            left, plan = await self._decided(topic, begin, known)
+            left, aborted = await self._decided(topic, begin, known)
+            decided = True
             part.check_decided(left)
         bounds = Bounds(begin if begin.batch_index >= 0 else None, published_from_ms=start.published_from_ms)
-        return PartitionPlan(topic, tuple(ranges), None, bounds, plan.aborted, plan.decided), before
+        history = tuple(await planner.history(begin.entry)) if ranges else ()
+        return PartitionPlan(topic, tuple(ranges), None, bounds, aborted, decided, history=history)
 
     def _planner(self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True) -> PartitionPlanner:
         """Return the planner that follows a topic. While no broker answers, it follows the topic to its LAC."""

@@ -138,20 +138,6 @@ def end_of(ranges: Sequence[TopicRange], begin: MessageId) -> MessageId:
     return MessageId(ranges[-1].ledger_id, ranges[-1].last + 1) if ranges else begin
 
 
-def split_at(ranges: Sequence[TopicRange], at: MessageId) -> tuple[list[TopicRange], list[TopicRange]]:
-    """Return the parts of ranges before a position, and from it on."""
-    before, after = list[TopicRange](), list[TopicRange]()
-    for each in ranges:
-        if each.ledger_id != at.ledger_id:
-            (before if each.ledger_id < at.ledger_id else after).append(each)
-            continue
-        if each.first < at.entry_id:
-            before.append(each.part(each.first, min(each.last, at.entry_id - 1)))
-        if each.last >= at.entry_id:
-            after.append(each.part(max(each.first, at.entry_id), each.last))
-    return before, after
-
-
 def entry_before(at: MessageId) -> EntryPosition | None:
     """Return the entry before a position in its ledger; None if the position is the begin of a ledger."""
     return EntryPosition(at.ledger_id, at.entry_id - 1) if at.entry_id > 0 else None

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from bk_core.client import BookKeeper
 from bk_core.errors import MetadataUnavailableError, NoSuchEntryError, Outcome
-from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.planning import GUESSED_ENTRY_BYTES, PartitionPlanner
-from bk_spark.topics.offsets import end_of, entry_before, split_at
-from bk_spark.topics.tasks import LOOK_BACK_BYTES, LOOK_BACK_RANGES
+from bk_spark.topics.offsets import end_of, entry_before
 
 ANY_ENTRY = 1 << 62
 """An entry id above all others."""
@@ -21,32 +19,24 @@ ANY_ENTRY = 1 << 62
 
 @dataclass(slots=True)
 class PartOfBatch:
-    """The entries from ``begin`` to ``stop`` (exclusive) of a topic or partition, whose record is ``record``."""
+    """The entries from ``begin`` to ``stop`` (exclusive) of a topic or partition."""
 
     bookkeeper: BookKeeper
     planner: PartitionPlanner
-    record: ManagedLedger
     begin: MessageId
     stop: MessageId
 
-    async def ranges(self, *, lossless: bool) -> tuple[list[TopicRange], list[TopicRange]]:
-        """Return the ranges before the part, in which first chunks of its messages may be, and the ranges of the part.
-        With ``lossless``, entries that are not there any more are an error. Raises NoSuchEntryError,
-        MetadataUnavailableError."""
-        first = MessageId(first_to_look_at(self.record, self.begin.ledger_id), 0)
-        end = MessageId(*self.stop.entry)
-        try:
-            found = await self.planner.ranges(Bounds(start=first, end=end))
-        except NoSuchEntryError:  # an earlier ledger was trimmed since the record was read
-            found = await self.planner.ranges(Bounds(start=self.begin, end=end))
-        before, ranges = split_at(found, self.begin)
+    async def ranges(self, *, lossless: bool) -> list[TopicRange]:
+        """Return the ranges of the part. With ``lossless``, entries that are not there any more are an error. Raises
+        NoSuchEntryError, MetadataUnavailableError."""
+        ranges = await self.planner.ranges(Bounds(start=self.begin, end=MessageId(*self.stop.entry)))
         self._check_closed()
         wanted = entry_before(self.stop)
         if wanted is not None and end_of(ranges, self.begin).entry != self.stop.entry:
             last = await self._last(wanted, ranges, lossless=lossless)
             kept = [each for each in ranges if each.ledger_id != wanted.ledger_id]
             ranges = kept if last is None else [*kept, last]
-        return before, ranges
+        return ranges
 
     def _check_closed(self) -> None:
         """Check that every ledger before the last one is closed: otherwise its end is not known yet."""
@@ -93,14 +83,3 @@ class PartOfBatch:
             "use another checkpointLocation",
             outcome=Outcome.NOT_APPLIED,
         )
-
-
-def first_to_look_at(record: ManagedLedger, ledger_id: int) -> int:
-    """Return the first ledger in which a task may look for first chunks, if its own entries begin in ``ledger_id``."""
-    found, size = ledger_id, 0
-    earlier = [each for each in record.ledgers if each.ledger_id < ledger_id]
-    for each in reversed(earlier[-LOOK_BACK_RANGES:]):
-        if size >= LOOK_BACK_BYTES or not each.is_in_bookies:
-            break
-        found, size = each.ledger_id, size + max(0, each.bytes)
-    return found

@@ -117,9 +117,8 @@ class TopicStreamReader(compat.StreamReaderBase):
         def planned(bookkeeper: BookKeeper) -> list[tasks.TopicTask]:
             for offset in (first, stop):
                 check_same_cluster(offset.cluster, bookkeeper.instance_id)
-            found = self._call(bookkeeper, lambda follower: follower.plan(first, stop)).result()
-            earlier = {plan.topic: before for plan, before in found}
-            return tasks.task_plans(bookkeeper, self.options, [plan for plan, _ in found], earlier)
+            plans = self._call(bookkeeper, lambda follower: follower.plan(first, stop)).result()
+            return tasks.task_plans(bookkeeper, self.options, plans)
 
         return [InputPartition(task) for task in clients.patiently(self.options, planned)]
 

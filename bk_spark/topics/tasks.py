@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
+from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_spark.options.options import BkOptions
@@ -22,12 +22,6 @@ from bk_spark.read.tasks import packed_plans
 
 if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
-
-LOOK_BACK_BYTES = 1 << 30
-"""How far before its own entries a task looks for the first chunks of a message, in payload bytes. Producers send the
-chunks of a message one after the other, so they are close together unless many producers send such messages at once."""
-LOOK_BACK_RANGES = 64
-"""The same limit, in ranges: each makes the plan of a task larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +47,15 @@ class TopicTask:
     parts: Mapping[str, TopicPart]
 
 
-def task_plans(
-    bookkeeper: BookKeeper,
-    options: BkOptions,
-    plans: Sequence[PartitionPlan],
-    earlier: Mapping[TopicName, Sequence[TopicRange]] | None = None,
-) -> list[TopicTask]:
-    """Return one plan for each Spark partition. ``earlier`` are ranges before those of a plan, in which first chunks
-    may be."""
+def task_plans(bookkeeper: BookKeeper, options: BkOptions, plans: Sequence[PartitionPlan]) -> list[TopicTask]:
+    """Return one plan for each Spark partition."""
     layouts = Layouts()
 
     def converted(ranges: Sequence[TopicRange]) -> list[LedgerRange]:
         return [ledger_range(each, options.ledger_password, layouts) for each in ranges]
 
     ranges = [each for plan in plans for each in converted(plan.ranges)]
-    history = {str(topic): converted(before) for topic, before in (earlier or {}).items()}
+    history = {str(plan.topic): converted(plan.history) for plan in plans}
     by_name = {str(plan.topic): plan for plan in plans}
     return list(_with_parts(packed_plans(bookkeeper, options, ranges, {}), by_name, history))
 

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 from bk_core import blocking
 from bk_core.client import BookKeeper, ClientConfig
@@ -86,16 +84,6 @@ def blocking_cluster(
     with blocking.BookKeeper(make) as client:
         yield client, made[0]
     made[0].store.close()
-
-
-def run(work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
-    """Run a test's work in a loop of its own. Work that hangs fails."""
-
-    async def bounded() -> None:
-        async with asyncio.timeout(timeout_s):
-            await work
-
-    asyncio.run(bounded())
 
 
 def hold(cluster: MemoryBookKeeper) -> None:

@@ -22,7 +22,6 @@ from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit
-from tests.kit.memory_cluster import run
 from tests.kit.pulsar_world import plain, pulsar_world
 
 TOPIC = TopicName("public", "default", "a b/ü")
@@ -137,63 +136,54 @@ def test_token_that_cannot_be_read_any_more_is_an_error_that_names_the_topic(por
         BrokerAdmin(port.url, token=gone).last_confirmed(TOPIC)
 
 
-def test_last_message_of_an_idle_topic_is_read_once_the_broker_says_it(port: AdminPort) -> None:
-    async def work() -> None:
-        async with pulsar_world() as world:
-            name = "persistent://public/default/idle"
-            ledger = await world.ledger(name, plain(b"a", b"b"), is_open=True)
-            await ledger.append(kit.entry(b"c"))  # bookies do not know yet that it is confirmed
-            stats = "/admin/v2/persistent/public/default/idle/internalStats"
-            port.answers[stats] = (200, json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:2"}).encode())
-            without, asking = world.topic(name), world.topic(name, admin_url=port.url)
-            assert (await without.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b"]
-            assert (await asking.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b", b"c"]
-            assert (await asking.info()).partitions[0].end.source == "broker"
-            assert (await without.info()).partitions[0].end.source == "lac"
-            async with asking.tail(columns=["value"]) as tail:
-                seen = list[bytes]()
-                while len(seen) < 3:
-                    seen += (await anext(tail))["value"].to_pylist()
-            assert seen == [b"a", b"b", b"c"]
-
-    run(work())
+async def test_last_message_of_an_idle_topic_is_read_once_the_broker_says_it(port: AdminPort) -> None:
+    async with pulsar_world() as world:
+        name = "persistent://public/default/idle"
+        ledger = await world.ledger(name, plain(b"a", b"b"), is_open=True)
+        await ledger.append(kit.entry(b"c"))  # bookies do not know yet that it is confirmed
+        stats = "/admin/v2/persistent/public/default/idle/internalStats"
+        port.answers[stats] = (200, json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:2"}).encode())
+        without, asking = world.topic(name), world.topic(name, admin_url=port.url)
+        assert (await without.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b"]
+        assert (await asking.to_arrow(columns=["value"]))["value"].to_pylist() == [b"a", b"b", b"c"]
+        assert (await asking.info()).partitions[0].end.source == "broker"
+        assert (await without.info()).partitions[0].end.source == "lac"
+        async with asking.tail(columns=["value"]) as tail:
+            seen = list[bytes]()
+            while len(seen) < 3:
+                seen += (await anext(tail))["value"].to_pylist()
+        assert seen == [b"a", b"b", b"c"]
 
 
-def test_tail_goes_on_to_the_lac_while_no_broker_answers(port: AdminPort) -> None:
-    async def work() -> None:
-        async with pulsar_world() as world:
-            name = "persistent://public/default/idle"
-            ledger = await world.ledger(name, plain(b"a"), is_open=True)
-            stats = "/admin/v2/persistent/public/default/idle/internalStats"
-            port.answers[stats] = (503, b"")
-            topic = world.topic(name, admin_url=port.url)
-            with pytest.raises(MetadataUnavailableError):
-                await topic.to_arrow()
-            async with topic.tail(columns=["value"]) as tail:
-                await ledger.append(kit.entry(b"b"))
-                assert (await anext(tail))["value"].to_pylist() == [b"a"]
-                said = json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:1"})
-                port.answers[stats] = (200, said.encode())
-                assert (await anext(tail))["value"].to_pylist() == [b"b"]
-
-    run(work())
+async def test_tail_goes_on_to_the_lac_while_no_broker_answers(port: AdminPort) -> None:
+    async with pulsar_world() as world:
+        name = "persistent://public/default/idle"
+        ledger = await world.ledger(name, plain(b"a"), is_open=True)
+        stats = "/admin/v2/persistent/public/default/idle/internalStats"
+        port.answers[stats] = (503, b"")
+        topic = world.topic(name, admin_url=port.url)
+        with pytest.raises(MetadataUnavailableError):
+            await topic.to_arrow()
+        async with topic.tail(columns=["value"]) as tail:
+            await ledger.append(kit.entry(b"b"))
+            assert (await anext(tail))["value"].to_pylist() == [b"a"]
+            said = json.dumps({"lastConfirmedEntry": f"{ledger.ledger_id}:1"})
+            port.answers[stats] = (200, said.encode())
+            assert (await anext(tail))["value"].to_pylist() == [b"b"]
 
 
-def test_tail_goes_on_when_the_metadata_store_was_away_for_a_while() -> None:
-    async def work() -> None:
-        async with pulsar_world() as world:
-            name = "persistent://public/default/events"
-            ledger = await world.ledger(name, plain(b"a"), is_open=True)
+async def test_tail_goes_on_when_the_metadata_store_was_away_for_a_while() -> None:
+    async with pulsar_world() as world:
+        name = "persistent://public/default/events"
+        ledger = await world.ledger(name, plain(b"a"), is_open=True)
+        await ledger.write_lac()
+        async with world.topic(name).tail(columns=["value"]) as tail:
+            assert (await anext(tail))["value"].to_pylist() == [b"a"]
+            tree = world.bookkeeper.store.tree  # type: ignore[attr-defined]  # that of the memory store
+            tree.suspend()
+            step = asyncio.ensure_future(anext(tail))
+            await asyncio.sleep(0.3)
+            tree.resume()
+            await ledger.append(kit.entry(b"b"))
             await ledger.write_lac()
-            async with world.topic(name).tail(columns=["value"]) as tail:
-                assert (await anext(tail))["value"].to_pylist() == [b"a"]
-                tree = world.bookkeeper.store.tree  # type: ignore[attr-defined]  # that of the memory store
-                tree.suspend()
-                step = asyncio.ensure_future(anext(tail))
-                await asyncio.sleep(0.3)
-                tree.resume()
-                await ledger.append(kit.entry(b"b"))
-                await ledger.write_lac()
-                assert (await step)["value"].to_pylist() == [b"b"]
-
-    run(work())
+            assert (await step)["value"].to_pylist() == [b"b"]

@@ -14,7 +14,6 @@ from bk_core.model import LedgerMetadata
 from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, gathered
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
-from tests.kit.memory_cluster import run
 from tests.kit.pulsar_entries import ledger
 
 TOPIC = TopicName("public", "default", "x")
@@ -33,70 +32,58 @@ async def source(batches: Sequence[EntryBatch], fails: bool = False) -> AsyncGen
         raise ValueError("the end")
 
 
-def test_what_came_meanwhile_is_joined_by_ledger() -> None:
-    async def work() -> None:
-        batches = [ledger([b"%d" % n], ledger_id=1 + n // 5, first=n % 5) for n in range(10)]
-        found = list[EntryBatch]()
-        async with aclosing(gathered(source(batches))) as taken:
-            async for at, batch in taken:
-                assert at.ledger_id == batch.ledger_id
-                found.append(batch)
-                await asyncio.sleep(0.02)  # all others come meanwhile
-        assert [entry for batch in found for entry in batch.to_list()] == [b"%d" % n for n in range(10)]
-        assert [batch.ledger_id for batch in found] == [1, 1, 2]
-        assert found[1].entry_ids().tolist() == [1, 2, 3, 4]
-
-    run(work())
+async def test_what_came_meanwhile_is_joined_by_ledger() -> None:
+    batches = [ledger([b"%d" % n], ledger_id=1 + n // 5, first=n % 5) for n in range(10)]
+    found = list[EntryBatch]()
+    async with aclosing(gathered(source(batches))) as taken:
+        async for at, batch in taken:
+            assert at.ledger_id == batch.ledger_id
+            found.append(batch)
+            await asyncio.sleep(0.02)  # all others come meanwhile
+    assert [entry for batch in found for entry in batch.to_list()] == [b"%d" % n for n in range(10)]
+    assert [batch.ledger_id for batch in found] == [1, 1, 2]
+    assert found[1].entry_ids().tolist() == [1, 2, 3, 4]
 
 
-def test_entries_that_do_not_follow_each_other_are_not_joined() -> None:
-    async def work() -> None:
-        batches = [ledger([b"a"], first=0), ledger([b"b"], first=5), ledger([b"c"], first=6)]
-        async with aclosing(gathered(source(batches))) as taken:
-            await asyncio.sleep(0.02)
-            found = [batch.entry_ids().tolist() async for _, batch in taken]
-        assert sorted(id for ids in found for id in ids) == [0, 5, 6]
-        assert [0] in found
-
-    run(work())
+async def test_entries_that_do_not_follow_each_other_are_not_joined() -> None:
+    batches = [ledger([b"a"], first=0), ledger([b"b"], first=5), ledger([b"c"], first=6)]
+    async with aclosing(gathered(source(batches))) as taken:
+        await asyncio.sleep(0.02)
+        found = [batch.entry_ids().tolist() async for _, batch in taken]
+    assert sorted(id for ids in found for id in ids) == [0, 5, 6]
+    assert [0] in found
 
 
-def test_error_comes_after_the_entries_before_it() -> None:
-    async def work() -> None:
-        found = list[bytes]()
+async def test_error_comes_after_the_entries_before_it() -> None:
+    found = list[bytes]()
 
-        async def read() -> None:
-            async with aclosing(gathered(source([ledger([b"a"]), ledger([b"b"], first=1)], fails=True))) as taken:
-                async for _, batch in taken:
-                    found.extend(batch.to_list())
-                    await asyncio.sleep(0.01)
+    async def read() -> None:
+        async with aclosing(gathered(source([ledger([b"a"]), ledger([b"b"], first=1)], fails=True))) as taken:
+            async for _, batch in taken:
+                found.extend(batch.to_list())
+                await asyncio.sleep(0.01)
 
-        with pytest.raises(ValueError, match="the end"):
-            await read()
-        assert found == [b"a", b"b"]
-
-    run(work())
+    with pytest.raises(ValueError, match="the end"):
+        await read()
+    assert found == [b"a", b"b"]
 
 
-def test_what_waits_is_bounded_and_its_source_ends_with_the_reader() -> None:
-    async def work() -> None:
-        given, ended = 0, False
+async def test_what_waits_is_bounded_and_its_source_ends_with_the_reader() -> None:
+    given, ended = 0, False
 
-        async def endless() -> AsyncGenerator[Received, None]:
-            nonlocal given, ended
-            try:
-                while True:
-                    yield piece(1), ledger([bytes(1 << 20)], ledger_id=1, first=given)
-                    given += 1
-            finally:
-                ended = True
+    async def endless() -> AsyncGenerator[Received, None]:
+        nonlocal given, ended
+        try:
+            while True:
+                yield piece(1), ledger([bytes(1 << 20)], ledger_id=1, first=given)
+                given += 1
+        finally:
+            ended = True
 
-        async with aclosing(gathered(endless())) as taken:
-            _, batch = await anext(taken)
-            await asyncio.sleep(0.05)
-            assert given <= (WAITING_BYTES_MAX + JOINED_BYTES_MAX >> 20) + 2
-            _, batch = await anext(taken)
-            assert batch.payload_bytes <= JOINED_BYTES_MAX + (1 << 20)
-        assert ended
-
-    run(work())
+    async with aclosing(gathered(endless())) as taken:
+        _, batch = await anext(taken)
+        await asyncio.sleep(0.05)
+        assert given <= (WAITING_BYTES_MAX + JOINED_BYTES_MAX >> 20) + 2
+        _, batch = await anext(taken)
+        assert batch.payload_bytes <= JOINED_BYTES_MAX + (1 << 20)
+    assert ended

@@ -14,6 +14,8 @@ from bk_core.pulsar.model.transactions import TxnId
 LOOK_BACK_BYTES = 512 << 20
 """The bytes of entries before a range in which a reader looks for chunks: four times the largest message, because the
 chunks of several messages may be mixed."""
+LOOK_BACK_RANGES = 64
+"""The maximum number of ranges before a range in which a reader looks for chunks, because a plan names each of them."""
 
 
 @dataclass(frozen=True, slots=True)

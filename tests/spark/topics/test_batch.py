@@ -171,6 +171,14 @@ def test_a_topic_is_split_anywhere_and_rows_stay_in_order(world: SparkWorld, mor
         assert len(world.reader(**more).partitions()) >= 5
 
 
+def test_a_message_that_began_before_the_start_and_ends_after_it_is_shown(world: SparkWorld) -> None:
+    first = world.ledger(NAME, [kit.entry(b"earlier"), chunk(0, b"a", count=2, total=2)])
+    second = world.ledger(NAME, [chunk(1, b"b", count=2, total=2), kit.entry(b"later")])
+    for at in (f"{first.ledger_id}:2", f"{second.ledger_id}:0"):
+        assert world.values(startingoffsets=json.dumps({NAME: at})) == [b"ab", b"later"]
+    assert world.values(startingoffsets=json.dumps({NAME: f"{second.ledger_id}:1"})) == [b"later"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_any_split_gives_the_rows_of_the_client(world: SparkWorld, seed: int) -> None:
     chance = random.Random(seed)

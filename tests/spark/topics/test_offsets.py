@@ -14,13 +14,12 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.model import Fragment, LedgerMetadata
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.model.plan import TopicRange
+from bk_core.pulsar.model.plan import TopicRange, clipped
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_spark.options.selection import TopicSelection
 from bk_spark.plan.packing import LedgerRange
 from bk_spark.topics import bounds, offsets
 from bk_spark.topics.offsets import BEGIN, PartSeen, TopicOffset
-from bk_spark.topics.part_of_batch import first_to_look_at
 from bk_spark.topics.task_reader import backwards
 from bk_spark.topics.tasks import latest
 
@@ -82,11 +81,7 @@ def test_a_part_of_the_backlog_ends_behind_as_many_entries(seen: PartSeen, data:
     count = data.draw(st.integers(0, total))
     stop = seen.position_after(count)
     assert seen.entries_before(stop) == count
-    before, after = offsets.split_at(seen.ranges, stop)
-    assert sum(map(len, before)) == count
-    assert [(each.ledger_id, at) for each in (*before, *after) for at in range(each.first, each.last + 1)] == [
-        (each.ledger_id, at) for each in seen.ranges for at in range(each.first, each.last + 1)
-    ]
+    assert sum(map(len, clipped(list(seen.ranges), stop.entry))) == count
     assert stop >= seen.begin
     assert seen.position_after(total) == (seen.end if total else seen.begin)
 
@@ -154,12 +149,3 @@ def test_steps_backwards_cover_all_entries_once(ranges: list[LedgerRange], bytes
     steps = list(backwards(ranges, bytes_max))
     walked = [(each.ledger_id, at) for each in reversed(steps) for at in range(each.first, each.last + 1)]
     assert walked == [(each.ledger_id, at) for each in ranges for at in range(each.first, each.last + 1)]
-
-
-def test_first_chunks_are_looked_for_in_few_ledgers_that_bookies_have() -> None:
-    assert first_to_look_at(record(5, 6, 7, 0), 13) == 10
-    assert first_to_look_at(record(5), 10) == 10
-    many = ManagedLedger(tuple(TopicLedger(n, 1, 1 << 28, 1) for n in range(10)))
-    assert first_to_look_at(many, 9) == 5
-    offloaded = ManagedLedger((TopicLedger(0, 1, 1, 1), TopicLedger(1, 1, 1, 1, "s3", False), TopicLedger(2, 1, 1, 1)))
-    assert first_to_look_at(offloaded, 2) == 2
