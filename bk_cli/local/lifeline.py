@@ -21,7 +21,8 @@ _PR_SET_PDEATHSIG = 1
 _END_S = 5.0
 
 
-def _die_with_parent() -> None:
+def _prepare_child() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere there is only the pipe
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -59,9 +60,12 @@ def main(command: list[str]) -> int:
     if not command:
         print("usage: python -m bk_cli.local.lifeline COMMAND …", file=sys.stderr)
         return 2
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    # A SIGTERM that comes while the command starts waits until the handler can pass it on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_prepare_child)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_watch, args=(child,), daemon=True).start()
     code = child.wait()
     return 128 - code if code < 0 else code
