@@ -159,7 +159,8 @@ class CommitQueue:
 
     def halt(self) -> None:
         """Give out no work until :meth:`drop` with ``resume``."""
-        self._is_halted = True
+        with self.lock:
+            self._is_halted = True
 
     def drop(self, *, resume: bool) -> None:
         """Forget the queued frames. With ``resume``, frames that are queued later can be taken again. Otherwise nothing
