@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Topic(BlockHandle[topic.Topic]):
-    """A topic, or one of its partitions. Making it reads nothing; a context manager that closes it.
+    """A topic, or one of its partitions. The constructor reads nothing. At the end of an ``async with`` block the topic
+    is closed.
 
     Raises InvalidArgumentError for a name that no topic can have, UnsupportedTopicError for a non-persistent one.
     """
@@ -35,19 +36,20 @@ class Topic(BlockHandle[topic.Topic]):
         return self._inner.name
 
     def info(self) -> TopicInfo:
-        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends.
-        Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
+        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends. Raises
+        NoSuchTopicError, which names topics with similar names, and MetadataCorruptError."""
         return self._thread.call(self._inner.info())
 
     def schemas(self) -> list[TopicSchema]:
-        """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
-        for one that cannot be read, NoSuchLedgerError if its ledger is gone."""
+        """Return the versions of the topic's schema, the newest last. The list is empty if it has no schema. Raises
+        MetadataCorruptError if a version cannot be read, and NoSuchLedgerError if its ledger was deleted."""
         return self._thread.call(self._inner.schemas())
 
     def subscription(self, name: str) -> dict[int, Position]:
-        """Where a subscription stands, by the number of the partition (−1 without partitions), as ``start`` of a read:
-        everything before it is acknowledged. Messages that were acknowledged out of order come again. The subscription
-        does not move. Raises InvalidArgumentError, which names those there are, if no partition has it."""
+        """Return the position of a subscription in each partition, by the number of the partition, or by −1 for a topic
+        without partitions. It can be the ``start`` of a read. All messages before it are acknowledged; some after it
+        may be, too. The subscription itself does not move. Raises InvalidArgumentError, which names the subscriptions
+        that exist, if no partition has it."""
         return self._thread.call(self._inner.subscription(name))
 
     def to_arrow(
@@ -63,25 +65,26 @@ class Topic(BlockHandle[topic.Topic]):
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> Table:
-        """The topic's messages as a ``pyarrow.Table``, partition after partition, in order within each.
+        """Return the topic's messages as a ``pyarrow.Table``, one partition after another, in order within each.
 
-        ``start`` is the first message and ``end`` the first one that is left out; ``after`` begins behind a message.
-        None: all that is confirmed now. For a topic with partitions they are mappings, by the number of the partition.
-        ``published_from``: only messages that were published then or later (a time, or ms since 1970).
+        ``start`` is the first message of the read, and ``end`` is the first message after it. Instead of ``start``,
+        ``after`` is the last message before the read. Without them, the read has all messages that are confirmed now.
+        For a topic with partitions each is a mapping of positions by the number of the partition. With
+        ``published_from`` (a time, or milliseconds since 1970), the read has only messages published then or later.
 
         Columns are ``value``, ``__key``, ``__topic``, ``__messageId`` (as ``MessageId.serialize()`` gives it),
-        ``__publishTime``, ``__eventTime`` and ``__messageProperties``; ``columns`` chooses, and may name
-        ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion`` too.
+        ``__publishTime``, ``__eventTime`` and ``__messageProperties``. ``columns`` names other columns, which can
+        also be ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion``.
 
-        ``compacted``: of the part that was compacted only the last message of each key. ``isolation``: with
-        ``read_uncommitted`` also messages of transactions that are undecided or were aborted. ``corrupt``: ``skip``
-        leaves entries out that are no messages, and logs them. ``encrypted``: ``raw`` gives messages whose key is not
-        known as they are.
+        With ``compacted``, the part of the topic that was compacted gives only the last message of each key.
+        ``isolation="read_uncommitted"`` adds the messages of transactions that are undecided or were aborted.
+        ``corrupt="skip"`` leaves out entries that are not messages, and logs them. ``encrypted="raw"`` returns the
+        encrypted bytes of messages for which no private key is given.
 
-        Raises NoSuchTopicError; InvalidArgumentError for positions and columns that cannot be; NoSuchEntryError if the
-        start was trimmed; LedgerOffloadedError if bookies do not have all of it; CorruptMessageError,
-        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError for an entry, by name; and what reading a
-        ledger raises.
+        Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
+        start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
+        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError, which name the entry; and the errors of
+        :meth:`LedgerReader.read`.
         """
         return self._thread.call(
             self._inner.to_arrow(
@@ -110,7 +113,7 @@ class Topic(BlockHandle[topic.Topic]):
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> BlockingIterator[RecordBatch]:
-        """The rows of :meth:`to_arrow`, a few megabytes at a time."""
+        """Yield the rows of :meth:`to_arrow` in batches of a few megabytes. Raises the same errors."""
         return BlockingIterator(
             self._thread,
             self._inner.read(
@@ -139,12 +142,12 @@ class Topic(BlockHandle[topic.Topic]):
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> RecordBatchReader:
-        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
-        topic is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, which has a few megabytes in memory
+        at a time. pandas, polars and duckdb read from it through Arrow's PyCapsule interface.
 
-        Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
-        it, leaving its ``with`` block or dropping it ends its reads. While rows are read, an error of :meth:`to_arrow`
-        comes as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
+        Each pull blocks its thread, so an asyncio program must pull on another thread (``asyncio.to_thread``). The
+        reads end when the reader is closed or dropped, or its ``with`` block ends. An error of :meth:`to_arrow` that
+        occurs during a pull becomes a ``pyarrow.ArrowInvalid``, whose text contains the text and the code of the error.
         """
         return self._thread.call(
             self._inner.record_batch_reader(
@@ -170,13 +173,13 @@ class Topic(BlockHandle[topic.Topic]):
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> BlockingIterator[RecordBatch]:
-        """Every message from ``start`` on, or behind ``after``, as soon as it is confirmed, as batches of the rows of
-        :meth:`to_arrow`, each of one partition. ``start="latest"``: only messages that come from now on. New partitions
-        are read from their begin.
+        """Yield the messages from ``start`` on, or after ``after``, as soon as they are confirmed, as batches of the
+        rows of :meth:`to_arrow`. Each batch has messages of one partition. ``start="latest"`` leaves out all messages
+        that are confirmed now. A partition that is added later is read from its beginning.
 
-        Ends when the topic was terminated and everything was read; else it has no end. With an admin URL the last
-        messages of an idle topic come within a second; without one they wait for a later message. Raises as
-        :meth:`to_arrow`; NoSuchTopicError once the topic is deleted.
+        The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
+        the last messages of an idle topic within a second; without one, only once later messages follow them. Raises
+        the errors of :meth:`to_arrow`, and NoSuchTopicError once the topic is deleted.
         """
         return BlockingIterator(
             self._thread,
@@ -192,10 +195,11 @@ class Topic(BlockHandle[topic.Topic]):
         compacted: bool = False,
         isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """Return a plan of a read for each partition, in order, for readers that have no metadata store.
+        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store.
 
-        For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
-        then end before the first undecided one, and the plan names the aborted ones.
+        If the namespace has ever had transactions, ``isolation="read_committed"`` reads the heads of all entries. The
+        ranges then end before the first message of an undecided transaction, and the plan names the aborted
+        transactions. Raises the errors of :meth:`to_arrow`.
         """
         return self._thread.call(self._inner.plan(start, end, after=after, compacted=compacted, isolation=isolation))
 

@@ -179,7 +179,7 @@ class PartitionReading:
         pieces = [piece for each in await self._history(self._first) for piece in each.pieces(PIECE_BYTES)]
         for piece in reversed(pieces):
             batches = [batch async for batch in self._reads.read(piece)]
-            heads = await asyncio.to_thread(lambda: [self._maker.heads(each) for each in batches])  # noqa: B023
+            heads = await asyncio.to_thread(list, map(self._maker.heads, batches))
             if not all(map(wanted.add, reversed(heads))):
                 break
         await asyncio.to_thread(wanted.finish)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic of Apache Pulsar, read from the ledgers that hold it, without a broker.
+"""Reads a topic of Apache Pulsar from its ledgers, without a broker.
 
-Nothing is written, and no writer is disturbed: ledgers are opened without recovery. The LAC that bookies
-have of an idle topic lags by the adds that were in flight last. Its last messages are therefore read only if a broker
-gives the end (``admin_url``), or once the topic's ledger is closed. Decision record 0075 has the details.
+Nothing is written, and ledgers are opened without recovery, so no writer is disturbed. In an idle topic the bookies'
+LAC is lower than the last confirmed entry, by the adds that were in flight last. So the last messages are read only if
+a broker gives the end of the topic (``admin_url``), or once the ledger is closed. Decision record 0075 has the details.
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ Positions: TypeAlias = Position | Mapping[int, Position]
 LATEST = "latest"
 SUBSCRIPTIONS_SHOWN = 20
 POLL_S = 0.5
-"""How often a tail looks for new ledgers, and asks the broker. A LAC that moves is seen at once."""
+"""The seconds between two looks of a tail for new ledgers and at the broker's end of the topic. Between them, it sees
+at once when the LAC of an open ledger advances."""
 PARTITIONS_S = 5.0
-"""How often a tail looks for new partitions."""
+"""The seconds between two looks of a tail for new partitions."""
 UNAVAILABLE_MAX_S = 60.0
-"""A tail goes on this long while the metadata store is unavailable."""
+"""The seconds for which a tail continues while the metadata store is unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulsarAccess:
-    """Where Pulsar is and what it asks for, beside the ledgers.
+    """The addresses and secrets with which topics are read.
 
-    ``metadata_uri``: where Pulsar's metadata are, if not in the ZooKeeper of the ledgers (``zk://host:2181/path``).
-    ``admin_url``: a broker's or proxy's admin port (``http://host:8080``): asked where an open topic ends.
-    ``token_path``, ``ca_path``: a file with a token for it, read at each request, and certificates to trust.
-    ``password``: that of the ledgers, if the brokers were given one. ``private_keys``: PEM by the names that producers
-    encrypt for, ``*`` for all.
+    ``metadata_uri`` is the place of Pulsar's metadata (``zk://host:2181/path``), if it is not the ZooKeeper of the
+    ledgers. ``admin_url`` is the admin port of a broker or proxy (``http://host:8080``), which is asked where an open
+    topic ends. ``token_path`` is a file with the token for its requests, which is read at each request; ``ca_path`` is
+    a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
+    with one. ``private_keys`` has private keys in PEM by the key names that producers use; ``*`` stands for all names.
     """
 
     metadata_uri: str = ""
@@ -75,7 +76,7 @@ class PulsarAccess:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One topic with ledgers: a partition, or a topic without partitions. ``cursors`` are its subscriptions."""
+    """A partition, or a topic without partitions. ``cursors`` has its subscriptions by name."""
 
     topic: TopicName
     ledgers: tuple[TopicLedger, ...]
@@ -86,7 +87,8 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the metadata describe it. ``is_partitioned`` tells a topic with one partition from one without."""
+    """A topic as the metadata describe it. ``is_partitioned`` distinguishes a topic with one partition from a topic
+    without partitions."""
 
     topic: TopicName
     is_partitioned: bool
@@ -95,7 +97,8 @@ class TopicInfo:
 
 
 class Topic:
-    """A topic, or one of its partitions. Making it reads nothing; an async context manager that closes it.
+    """A topic, or one of its partitions. The constructor reads nothing. At the end of an ``async with`` block the topic
+    is closed.
 
     Raises InvalidArgumentError for a name that no topic can have, UnsupportedTopicError for a non-persistent one.
     """
@@ -112,8 +115,8 @@ class Topic:
     # --- what is there -----------------------------------------------------------------------------------------------
 
     async def info(self) -> TopicInfo:
-        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends.
-        Raises NoSuchTopicError, which names near topics, and MetadataCorruptError."""
+        """Return the topic's partitions, ledgers, subscriptions, versions of its schema, and where it ends. Raises
+        NoSuchTopicError, which names topics with similar names, and MetadataCorruptError."""
         nodes = await self._cluster.nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
         partitions = [await self._partition_info(nodes, topic) for topic in topics]
@@ -138,8 +141,8 @@ class Topic:
         return PartitionInfo(topic, record.ledgers, end, record.terminated_at is not None, cursors)
 
     async def schemas(self) -> list[TopicSchema]:
-        """The versions of the topic's schema, the newest last; none if it has no schema. Raises MetadataCorruptError
-        for one that cannot be read, NoSuchLedgerError if its ledger is gone."""
+        """Return the versions of the topic's schema, the newest last. The list is empty if it has no schema. Raises
+        MetadataCorruptError if a version cannot be read, and NoSuchLedgerError if its ledger was deleted."""
         nodes = await self._cluster.nodes()
         found = dict[int, TopicSchema]()
         wanted = list(await asyncio.to_thread(nodes.schema_versions, self._topic))
@@ -161,9 +164,10 @@ class Topic:
         return [found[version] for version in sorted(found)]
 
     async def subscription(self, name: str) -> dict[int, Position]:
-        """Where a subscription stands, by the number of the partition (−1 without partitions), as ``start`` of a read:
-        everything before it is acknowledged. Messages that were acknowledged out of order come again. The subscription
-        does not move. Raises InvalidArgumentError, which names those there are, if no partition has it."""
+        """Return the position of a subscription in each partition, by the number of the partition, or by −1 for a topic
+        without partitions. It can be the ``start`` of a read. All messages before it are acknowledged; some after it
+        may be, too. The subscription itself does not move. Raises InvalidArgumentError, which names the subscriptions
+        that exist, if no partition has it."""
         nodes, found, known = await self._cluster.nodes(), dict[int, Position](), set[str]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
             planner = self._cluster.planner(nodes, topic)
@@ -172,12 +176,12 @@ class Topic:
             record = await asyncio.to_thread(nodes.managed_ledger, topic)
             if name in cursors and record is not None and record.ledgers:
                 at = cursors[name].mark_delete
-                first = EntryPosition(record.ledgers[0].ledger_id, 0)  # what is acknowledged may be trimmed
+                first = EntryPosition(record.ledgers[0].ledger_id, 0)  # acknowledged ledgers may be trimmed
                 found[topic.partition] = max(first, EntryPosition(at.ledger_id, at.entry_id + 1))
         if name not in known:
             raise InvalidArgumentError(
                 f"{self.name} has no subscription {name}",
-                value=f"there are {', '.join(sorted(known)[:SUBSCRIPTIONS_SHOWN])}" if known else "it has none",
+                value=f"it has {', '.join(sorted(known)[:SUBSCRIPTIONS_SHOWN])}" if known else "it has none",
                 remedy="name one of these, or read from a position",
             )
         return found
@@ -197,25 +201,26 @@ class Topic:
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> Table:
-        """The topic's messages as a ``pyarrow.Table``, partition after partition, in order within each.
+        """Return the topic's messages as a ``pyarrow.Table``, one partition after another, in order within each.
 
-        ``start`` is the first message and ``end`` the first one that is left out; ``after`` begins behind a message.
-        None: all that is confirmed now. For a topic with partitions they are mappings, by the number of the partition.
-        ``published_from``: only messages that were published then or later (a time, or ms since 1970).
+        ``start`` is the first message of the read, and ``end`` is the first message after it. Instead of ``start``,
+        ``after`` is the last message before the read. Without them, the read has all messages that are confirmed now.
+        For a topic with partitions each is a mapping of positions by the number of the partition. With
+        ``published_from`` (a time, or milliseconds since 1970), the read has only messages published then or later.
 
         Columns are ``value``, ``__key``, ``__topic``, ``__messageId`` (as ``MessageId.serialize()`` gives it),
-        ``__publishTime``, ``__eventTime`` and ``__messageProperties``; ``columns`` chooses, and may name
-        ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion`` too.
+        ``__publishTime``, ``__eventTime`` and ``__messageProperties``. ``columns`` names other columns, which can
+        also be ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion``.
 
-        ``compacted``: of the part that was compacted only the last message of each key. ``isolation``: with
-        ``read_uncommitted`` also messages of transactions that are undecided or were aborted. ``corrupt``: ``skip``
-        leaves entries out that are no messages, and logs them. ``encrypted``: ``raw`` gives messages whose key is not
-        known as they are.
+        With ``compacted``, the part of the topic that was compacted gives only the last message of each key.
+        ``isolation="read_uncommitted"`` adds the messages of transactions that are undecided or were aborted.
+        ``corrupt="skip"`` leaves out entries that are not messages, and logs them. ``encrypted="raw"`` returns the
+        encrypted bytes of messages for which no private key is given.
 
-        Raises NoSuchTopicError; InvalidArgumentError for positions and columns that cannot be; NoSuchEntryError if the
-        start was trimmed; LedgerOffloadedError if bookies do not have all of it; CorruptMessageError,
-        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError for an entry, by name; and what reading a
-        ledger raises.
+        Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
+        start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
+        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError, which name the entry; and the errors of
+        :meth:`LedgerReader.read`.
         """
         wanted = _Wanted(start, end, after, published_from, compacted)
         options = self._options(columns, isolation, corrupt, encrypted)
@@ -238,7 +243,7 @@ class Topic:
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> BatchIterator[RecordBatch]:
-        """The rows of :meth:`to_arrow`, a few megabytes at a time."""
+        """Yield the rows of :meth:`to_arrow` in batches of a few megabytes. Raises the same errors."""
         wanted = _Wanted(start, end, after, published_from, compacted)
         return BatchIterator(self._read(wanted, self._options(columns, isolation, corrupt, encrypted)))
 
@@ -255,12 +260,12 @@ class Topic:
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> RecordBatchReader:
-        """The rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however large the
-        topic is. It has Arrow's PyCapsule interface, by which pandas, polars and duckdb take it.
+        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, which has a few megabytes in memory
+        at a time. pandas, polars and duckdb read from it through Arrow's PyCapsule interface.
 
-        Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
-        it, leaving its ``with`` block or dropping it ends its reads. While rows are read, an error of :meth:`to_arrow`
-        comes as ``pyarrow.ArrowInvalid``, whose text has the error's own, with its code.
+        Each pull blocks its thread, so an asyncio program must pull on another thread (``asyncio.to_thread``). The
+        reads end when the reader is closed or dropped, or its ``with`` block ends. An error of :meth:`to_arrow` that
+        occurs during a pull becomes a ``pyarrow.ArrowInvalid``, whose text contains the text and the code of the error.
         """
         from bk_core.client.reading.pull import Pull
 
@@ -279,13 +284,13 @@ class Topic:
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
     ) -> BatchIterator[RecordBatch]:
-        """Every message from ``start`` on, or behind ``after``, as soon as it is confirmed, as batches of the rows of
-        :meth:`to_arrow`, each of one partition. ``start="latest"``: only messages that come from now on. New partitions
-        are read from their begin.
+        """Yield the messages from ``start`` on, or after ``after``, as soon as they are confirmed, as batches of the
+        rows of :meth:`to_arrow`. Each batch has messages of one partition. ``start="latest"`` leaves out all messages
+        that are confirmed now. A partition that is added later is read from its beginning.
 
-        Ends when the topic was terminated and everything was read; else it has no end. With an admin URL the last
-        messages of an idle topic come within a second; without one they wait for a later message. Raises as
-        :meth:`to_arrow`; NoSuchTopicError once the topic is deleted.
+        The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
+        the last messages of an idle topic within a second; without one, only once later messages follow them. Raises
+        the errors of :meth:`to_arrow`, and NoSuchTopicError once the topic is deleted.
         """
         wanted = _Wanted(None if start == LATEST else start, None, after, None, False)
         options = self._options(columns, isolation, corrupt, encrypted)
@@ -300,10 +305,11 @@ class Topic:
         compacted: bool = False,
         isolation: Isolation = "read_committed",
     ) -> list[PartitionPlan]:
-        """Return a plan of a read for each partition, in order, for readers that have no metadata store.
+        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store.
 
-        For ``read_committed`` the heads of all entries are read if the namespace has ever had transactions: the ranges
-        then end before the first undecided one, and the plan names the aborted ones.
+        If the namespace has ever had transactions, ``isolation="read_committed"`` reads the heads of all entries. The
+        ranges then end before the first message of an undecided transaction, and the plan names the aborted
+        transactions. Raises the errors of :meth:`to_arrow`.
         """
         wanted = _Wanted(start, end, after, None, compacted)
         nodes = await self._cluster.nodes()
@@ -393,7 +399,7 @@ class Topic:
     async def following(
         self, topic: TopicName, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack
     ) -> _Following:
-        """A partition to follow; ``stack`` closes what it opens."""
+        """Return a partition to follow. ``stack`` closes what it opens."""
         planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True)
         stack.push_async_callback(planner.close)
         return _Following(planner, self._reading(planner, options), wanted.of(topic, self._topic))
@@ -406,15 +412,16 @@ class Topic:
 async def list_topics(
     bookkeeper: BookKeeper, namespace: str | None = None, *, access: PulsarAccess | None = None
 ) -> list[tuple[TopicName, int | None]]:
-    """The topics of a namespace (``tenant/namespace``), None: of all, by name; each with the number of its partitions,
-    None without partitions. Topics that brokers made for themselves are among them (``TopicName.is_system``). Raises
-    InvalidArgumentError, NoSuchTopicError if the namespace has none, and MetadataCorruptError."""
+    """Return the topics of a namespace (``tenant/namespace``), or of all namespaces for None, sorted by name. With each
+    topic comes the number of its partitions, or None if it is not partitioned. They include the topics that brokers
+    made for themselves (``TopicName.is_system``). Raises InvalidArgumentError, NoSuchTopicError if the namespace has
+    none, and MetadataCorruptError."""
     async with PulsarCluster(bookkeeper, access or PulsarAccess()) as cluster:
         return await asyncio.to_thread((await cluster.nodes()).topics_of, namespace)
 
 
 class _Tail:
-    """The partitions that a tail follows. While the metadata store does not answer it goes on with what it knows."""
+    """The partitions that a tail follows. While the metadata store does not answer, they stay as they are."""
 
     def __init__(
         self, topic: Topic, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack, latest: bool
@@ -466,7 +473,7 @@ class _Tail:
                 each.cancel()
             ended = await asyncio.gather(*waits, return_exceptions=True)
         for error in ended:
-            # A ledger that is gone, or a store that is away, is met by the next plan, which knows what that means.
+            # The next plan meets the same error, and handles it.
             if isinstance(error, NoSuchLedgerError | MetadataUnavailableError):
                 await asyncio.sleep(POLL_S)
             elif isinstance(error, Exception):
@@ -483,7 +490,7 @@ class _Following:
     has_ended: bool = False
 
     async def skip(self) -> None:
-        """Move the start behind everything that is confirmed."""
+        """Move the start after all messages that are confirmed now."""
         await self.planner.ranges(Bounds())
         if (last := self.planner.end.last) is not None:
             self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
@@ -493,7 +500,7 @@ class _Following:
         return await self.planner.ranges(self.bounds)
 
     async def rows(self, ranges: Sequence[TopicRange]) -> AsyncGenerator[RecordBatch, None]:
-        """The rows of what :meth:`planned` returned."""
+        """Yield the rows of the ranges that :meth:`planned` returned, and move the start after them."""
         async with aclosing(self.reading.rows(ranges, self.bounds)) as batches:
             async for batch in batches:
                 yield batch
@@ -527,7 +534,9 @@ class _Wanted:
 
     def __post_init__(self) -> None:
         if self.start is not None and self.after is not None:
-            raise InvalidArgumentError("a read begins at a message or behind one", value="start and after are given")
+            raise InvalidArgumentError(
+                "a read cannot have both start and after", value="both are given", remedy="give one of them"
+            )
 
     def of(self, topic: TopicName, read: TopicName) -> Bounds:
         """Return the bounds for one partition of the topic ``read``. Raises InvalidArgumentError."""
@@ -554,15 +563,15 @@ def _position(given: Positions | None, topic: TopicName, name: str, is_partition
         given = MessageId(given.ledger_id, given.entry_id)
     if not isinstance(given, MessageId):
         raise InvalidArgumentError(
-            f"{name} is no position of a message",
+            f"{name} is not a position of a message",
             value=repr(given)[:200],
             remedy="give a MessageId, its bytes, or ledger:entry; for partitions a mapping of them",
         )
     if is_partition or given.partition not in (-1, topic.partition):
         raise InvalidArgumentError(
-            f"{name} is a position in one partition, not in each",
+            f"{name} is a position in one partition, but the read has several",
             value=f"{given} for {topic}",
-            remedy="give a mapping of positions by partition, or read one partition by its name",
+            remedy="give a mapping of positions by partition, or name one partition as the topic",
         )
     return given
 
@@ -597,7 +606,7 @@ def _broker(access: PulsarAccess) -> BrokerAdmin | None:
 
 
 class _PulledBatches(Iterator["RecordBatch"]):
-    """Batches that another thread pulls. If an interrupt ends a call, the next call asks for the same batch again."""
+    """Batches that another thread pulls. If an interrupt ends a call, the next call returns the same batch."""
 
     def __init__(self, source: BatchIterator[RecordBatch], pull: Pull) -> None:
         self._source, self._pull, self._number = KeptItems(source), pull, 0

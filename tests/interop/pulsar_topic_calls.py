@@ -26,7 +26,7 @@ COMPRESSIONS = {
 }
 
 
-class Order(pulsar_schema.Record):  # type: ignore[misc]
+class Order(pulsar_schema.Record):  # type: ignore[misc]  # pulsar-client has no types
     """The record of topics with a schema."""
 
     number = pulsar_schema.Integer()

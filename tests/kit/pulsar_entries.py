@@ -83,3 +83,17 @@ def compacted(original: EntryPosition, of: bytes) -> bytes:
 def ledger(entries: Sequence[bytes], *, ledger_id: int = 7, first: int = 0) -> EntryBatch:
     made = EntryBatch.from_list(list(entries), first_entry_id=first)
     return EntryBatch(lengths=made.lengths, payload=made.payload, ledger_id=ledger_id, first_entry_id=first)
+
+
+def chunk(number: int, body: bytes, *, count: int = 3, total: int = 9, uuid: bytes = b"u", **fields: Any) -> bytes:
+    """Return chunk ``number`` of a message of ``total`` bytes in ``count`` chunks."""
+    head = proto.MessageMetadata(
+        producer_name=b"p",
+        publish_time=number + 1,
+        uuid=uuid,
+        chunk_id=number,
+        num_chunks_from_msg=count,
+        total_chunk_msg_size=total,
+        **fields,
+    )
+    return framed(head, body)

@@ -24,7 +24,6 @@ from bk_core.pulsar.nodes import SNAPSHOTS
 from bk_core.pulsar.topic import PulsarAccess, PulsarCluster
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import PulsarWorld, pulsar_world
-from tests.pulsar.test_rows import chunk
 from tests.pulsar.test_topic import NAME, marker, txn
 
 SCHEMA = schema_of(["__messageId", "value"])
@@ -37,25 +36,25 @@ async def fill(world: PulsarWorld) -> None:
         NAME,
         [
             kit.entry(b"plain"),
-            chunk(0, b"a", count=3, total=3),
+            kit.chunk(0, b"a", count=3, total=3),
             txn(b"committed", 1),
-            chunk(0, b"x", count=2, total=2, uuid=b"v"),
-            chunk(1, b"b", count=3, total=3),
+            kit.chunk(0, b"x", count=2, total=2, uuid=b"v"),
+            kit.chunk(1, b"b", count=3, total=3),
             kit.batch_entry([kit.single(b"b%d" % n) for n in range(3)]),
-            chunk(0, b"1", count=3, total=3, uuid=b"w"),
+            kit.chunk(0, b"1", count=3, total=3, uuid=b"w"),
         ],
     )
     await world.ledger(
         NAME,
         [
-            chunk(1, b"2", count=3, total=3, uuid=b"w"),
-            chunk(2, b"3", count=3, total=3, uuid=b"w"),
+            kit.chunk(1, b"2", count=3, total=3, uuid=b"w"),
+            kit.chunk(2, b"3", count=3, total=3, uuid=b"w"),
             txn(b"aborted", 2),
-            chunk(0, b"y", count=2, total=2, uuid=b"v"),
+            kit.chunk(0, b"y", count=2, total=2, uuid=b"v"),
             marker(21, 1),
-            chunk(2, b"c", count=3, total=3),
-            chunk(1, b"z", count=2, total=2, uuid=b"v"),
-            chunk(1, b"?", count=2, total=2, uuid=b"begin is trimmed"),
+            kit.chunk(2, b"c", count=3, total=3),
+            kit.chunk(1, b"z", count=2, total=2, uuid=b"v"),
+            kit.chunk(1, b"?", count=2, total=2, uuid=b"begin is trimmed"),
             marker(22, 2),
             txn(b"open", 3),
             kit.entry(b"behind"),
@@ -148,10 +147,10 @@ async def test_plans_that_follow_each_other_give_each_message_once() -> None:
             rows = [await read_piece(world, plan, pieces, number) for number in numbers]
             return [value for part in rows for _, value in part]
 
-        written = await world.ledger(NAME, [kit.entry(b"1"), chunk(0, b"2", count=2, total=2)], is_open=True)
+        written = await world.ledger(NAME, [kit.entry(b"1"), kit.chunk(0, b"2", count=2, total=2)], is_open=True)
         await written.write_lac()
         assert await micro_batch() == [b"1"]
-        for entry in (chunk(1, b"3", count=2, total=2), txn(b"4", 1), kit.entry(b"5")):
+        for entry in (kit.chunk(1, b"3", count=2, total=2), txn(b"4", 1), kit.entry(b"5")):
             await written.append(entry)
         await world.roll(NAME, written)
         assert await micro_batch() == [b"23"]

@@ -49,7 +49,8 @@ def rows(batch: EntryBatch, **how: Any) -> list[dict[str, Any]]:
 
 
 def values(batch: EntryBatch, decoder: MessageDecoder | None = None) -> list[bytes | None]:
-    return decode(batch, decoder)["value"].to_pylist()  # type: ignore[no-any-return]
+    found: list[bytes | None] = decode(batch, decoder)["value"].to_pylist()
+    return found
 
 
 @st.composite
@@ -192,7 +193,7 @@ def test_entry_that_is_no_message_is_an_error_or_left_out(data: bytes, why: str)
     "data", [kit.framed(kit.proto.MessageMetadata(publish_time=1, compression=9), b"x"), kit.entry(marker_type=77)]
 )
 def test_unknown_compression_or_marker_is_not_taken_for_another(data: bytes) -> None:
-    with pytest.raises(UnsupportedTopicError, match=r"7:0.*not known"):
+    with pytest.raises(UnsupportedTopicError, match=r"7:0.*unknown type|7:0.*not known"):
         decode(kit.ledger([data]))
 
 
@@ -204,43 +205,42 @@ def test_metadata_with_unknown_fields_are_read() -> None:
     assert values(kit.ledger([kit.framed(head, b"x")])) == [b"x"]
 
 
-def chunk(number: int, body: bytes, *, count: int = 3, total: int = 9, uuid: bytes = b"u", **fields: Any) -> bytes:
-    head = kit.proto.MessageMetadata(
-        producer_name=b"p",
-        publish_time=number + 1,
-        uuid=uuid,
-        chunk_id=number,
-        num_chunks_from_msg=count,
-        total_chunk_msg_size=total,
-        **fields,
-    )
-    return kit.framed(head, body)
-
-
 def test_chunks_are_joined_across_batches_and_other_messages() -> None:
     decoder = MessageDecoder(kit.TOPIC)
-    first = kit.ledger([chunk(0, b"aaa"), kit.entry(b"between"), chunk(1, b"bbb")])
+    first = kit.ledger([kit.chunk(0, b"aaa"), kit.entry(b"between"), kit.chunk(1, b"bbb")])
     assert values(first, decoder) == [b"between"]
-    assert decoder.pending_chunks == [EntryPosition(7, 0)]
-    found = decode(kit.ledger([chunk(2, b"ccc")], ledger_id=9), decoder)
+    found = decode(kit.ledger([kit.chunk(2, b"ccc")], ledger_id=9), decoder)
     assert found["value"].to_pylist() == [b"aaabbbccc"]
     assert MessageId.deserialize(found["__messageId"][0].as_py()) == MessageId(9, 0, first_chunk=EntryPosition(7, 0))
-    assert not decoder.pending_chunks
+    assert values(kit.ledger([kit.chunk(2, b"ccc")], ledger_id=9), decoder) == [], "the message was forgotten"
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ([chunk(0, b"xxx"), chunk(0, b"aaa"), chunk(1, b"bbb"), chunk(1, b"bbb"), chunk(2, b"ccc")], [b"aaabbbccc"]),
-        ([chunk(0, b"aaa"), chunk(2, b"ccc"), chunk(1, b"bbb")], []),
-        ([chunk(1, b"bbb"), chunk(2, b"ccc")], []),
         (
-            [chunk(0, b"a", count=2, total=2), chunk(0, b"c", count=2, total=2, uuid=b"v"),
-             chunk(1, b"d", count=2, total=2, uuid=b"v"), chunk(1, b"b", count=2, total=2)],
+            [
+                kit.chunk(0, b"xxx"),
+                kit.chunk(0, b"aaa"),
+                kit.chunk(1, b"bbb"),
+                kit.chunk(1, b"bbb"),
+                kit.chunk(2, b"ccc"),
+            ],
+            [b"aaabbbccc"],
+        ),
+        ([kit.chunk(0, b"aaa"), kit.chunk(2, b"ccc"), kit.chunk(1, b"bbb")], []),
+        ([kit.chunk(1, b"bbb"), kit.chunk(2, b"ccc")], []),
+        (
+            [
+                kit.chunk(0, b"a", count=2, total=2),
+                kit.chunk(0, b"c", count=2, total=2, uuid=b"v"),
+                kit.chunk(1, b"d", count=2, total=2, uuid=b"v"),
+                kit.chunk(1, b"b", count=2, total=2),
+            ],
             [b"cd", b"ab"],
         ),
     ],
-)  # fmt: skip
+)
 def test_chunks_that_come_twice_or_not_are_taken_as_pulsar_does(data: list[bytes], expected: list[bytes]) -> None:
     assert values(kit.ledger(data)) == expected
 
@@ -248,11 +248,11 @@ def test_chunks_that_come_twice_or_not_are_taken_as_pulsar_does(data: list[bytes
 def test_chunked_message_is_decompressed_as_a_whole() -> None:
     whole = kit.compressed(3, b"z" * 5000)
     parts = [whole[:5], whole[5:10], whole[10:]]
-    data = [chunk(k, part, total=len(whole), compression=3, uncompressed_size=5000) for k, part in enumerate(parts)]
+    data = [kit.chunk(k, part, total=len(whole), compression=3, uncompressed_size=5000) for k, part in enumerate(parts)]
     assert values(kit.ledger(data)) == [b"z" * 5000]
 
 
-@pytest.mark.parametrize("data", [[chunk(0, b"aaaa", total=3)], [chunk(0, b"a", total=1 << 30)]])
+@pytest.mark.parametrize("data", [[kit.chunk(0, b"aaaa", total=3)], [kit.chunk(0, b"a", total=1 << 30)]])
 def test_chunks_that_lie_about_their_size_are_refused(data: list[bytes]) -> None:
     with pytest.raises(CorruptMessageError):
         decode(kit.ledger(data))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,10 @@ FIELDS = st.one_of(
 )
 
 
+def signed64(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
 def encoded(number: int, wire: int, value: int | bytes) -> bytes:
     tag = varint(number << 3 | wire)
     if isinstance(value, int):
@@ -36,7 +42,16 @@ def encoded(number: int, wire: int, value: int | bytes) -> bytes:
     return tag + (varint(len(value)) if wire == 2 else b"") + value
 
 
-def scanned(messages: list[bytes], narrow: int) -> tuple[object, ...]:
+class Scanned(NamedTuple):
+    """The result of a scan: ``bad`` of all messages, and the fields of the good ones."""
+
+    bad: list[bool]
+    spans: list[bytes | None]
+    repeated: list[tuple[int, bytes]]
+    numbers: list[tuple[list[int], list[bool]]]
+
+
+def scanned(messages: list[bytes], narrow: int) -> Scanned:
     data = np.frombuffer(b"".join(messages) or b"\0", dtype=np.uint8)
     ends = np.cumsum([len(each) for each in messages], dtype=np.int64)
     begins = ends - [len(each) for each in messages]
@@ -54,7 +69,7 @@ def scanned(messages: list[bytes], narrow: int) -> tuple[object, ...]:
         if good[row]
     ]
     numbers = [(found.number(k)[good].tolist(), found.has(k)[good].tolist()) for k in (1, 9)]
-    return found.bad.tolist(), spans, repeated, numbers
+    return Scanned(found.bad.tolist(), spans, repeated, numbers)
 
 
 @given(st.lists(st.lists(FIELDS, max_size=8), max_size=30))
@@ -67,8 +82,8 @@ def test_many_at_once_equal_one_by_one_and_what_was_written(messages: list[list[
     last = [[v for k, w, v in fields if (k, w) == (2, 2)] for fields in messages]
     assert spans == [found[-1] if found else None for found in last]
     assert repeated == [(row, v) for row, fields in enumerate(messages) for k, w, v in fields if (k, w) == (3, 2)]
-    signed = [[v - (1 << 64) if v >> 63 else v for k, w, v in fields if (k, w) == (1, 0)] for fields in messages]  # type: ignore[operator]
-    assert numbers[0] == ([f[-1] if f else 0 for f in signed], [bool(f) for f in signed])  # type: ignore[index]
+    signed = [[signed64(v) for k, _, v in fields if k == 1 and isinstance(v, int)] for fields in messages]
+    assert numbers[0] == ([f[-1] if f else 0 for f in signed], [bool(f) for f in signed])
 
 
 @given(st.lists(st.binary(max_size=60), max_size=30))
@@ -83,11 +98,11 @@ def test_cut_message_never_reaches_into_the_next(
     whole = b"".join(encoded(*each) for each in fields)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     assert scanned([cut, whole], 0) == scanned([cut, whole], 1 << 30)
-    assert scanned([cut, whole], 0)[0][1] is False  # type: ignore[index]
+    assert scanned([cut, whole], 0).bad[1] is False
 
 
 def test_message_of_very_many_fields_beside_many_others_is_read() -> None:
     many = encoded(3, 2, b"") * 5000
     bad, _, repeated, _ = scanned([many] * 20, 12)
-    assert not any(bad)  # type: ignore[arg-type]
-    assert len(repeated) == 100_000  # type: ignore[arg-type]
+    assert not any(bad)
+    assert len(repeated) == 100_000

@@ -33,7 +33,8 @@ NAME = "persistent://public/default/orders"
 
 async def values(topic: Topic, *where: Any, **how: Any) -> list[bytes | None]:
     table = await topic.to_arrow(*where, columns=["value"], **how)
-    return table["value"].to_pylist()  # type: ignore[no-any-return]
+    found: list[bytes | None] = table["value"].to_pylist()
+    return found
 
 
 def txn(value: bytes, number: int) -> bytes:

@@ -48,11 +48,6 @@ class Chunks:
         self._message_bytes_max, self._pending_bytes_max = message_bytes_max, pending_bytes_max
         self._begun: dict[bytes, _Begun] = {}
 
-    @property
-    def pending(self) -> list[EntryPosition]:
-        """The position of the first chunk of each message that waits for more chunks."""
-        return [each.first for each in self._begun.values()]
-
     def has_begun(self, uuid: bytes) -> bool:
         """Whether the message with this uuid waits for more chunks."""
         return uuid in self._begun

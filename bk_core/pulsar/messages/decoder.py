@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes messages of entries: decrypts, joins chunks, decompresses, takes batches apart.
+"""Makes messages from entries: decrypts, joins chunks, decompresses, and finds the messages of batches.
 
-Bytes stay where they are. What had to be decompressed, decrypted or joined comes behind the entries' own bytes, in one
-buffer, and columns say where in it each value, key and property is. Python runs once for an entry that has to be
-unpacked, and for each message of a batch (:mod:`bk_core.pulsar.messages.batches`); plain messages cost no Python.
+Bytes are not copied, except those of entries that must be decompressed, decrypted or joined: their payloads come after
+the entries' own bytes, in one buffer. Columns say where in it each value, key and property is. Python runs once for
+such an entry, and once for each message of a batch (:mod:`bk_core.pulsar.messages.batches`); other messages cost no
+Python.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ class DecodeOptions:
 
 @dataclass(slots=True)
 class Columns:
-    """Messages in columns. ``entry`` is the row of each in the heads. Bytes are given as a place in the buffer and a
-    length, which is −1 for null. ``properties`` has the message, place and length of each property."""
+    """Messages in columns. ``entry`` has the row of each message in the heads. A column of bytes is a place in the
+    buffer and a length for each message; the length −1 means null. ``properties`` has a message, a place and a length
+    for each property."""
 
     entry: I64
     batch_index: I64
@@ -80,7 +82,7 @@ class Columns:
         return int(self.entry.size)
 
     def take(self, at: I64) -> Columns:
-        """The messages at these places, each at most once."""
+        """Return the messages at these places. No place may occur twice."""
         place = np.full(len(self), -1, dtype=np.int64)
         place[at] = np.arange(at.size)
         message, begin, length = self.properties
@@ -103,8 +105,8 @@ class Columns:
 
 @dataclass(slots=True)
 class Messages:
-    """The messages of some entries, in order. ``first_chunks`` has, by row of the heads, where the first chunk of a
-    chunked message is."""
+    """The messages of some entries, in order. ``first_chunks`` has the position of the first chunk of each chunked
+    message, by the row of the heads."""
 
     heads: Heads
     data: U8
@@ -117,7 +119,8 @@ class Messages:
 
 @dataclass(slots=True)
 class _Bodies:
-    """The payload of each row, unpacked: a place in the buffer. Rows that give no message are not ``there``."""
+    """The place in the buffer of each row's payload, once it is unpacked. ``there`` marks the rows that give a
+    message."""
 
     heads: Heads
     begin: I64
@@ -128,13 +131,14 @@ class _Bodies:
     size: int = 0
 
     def put(self, row: int, body: Bytes) -> None:
-        """Give a row another body, behind all others."""
+        """Add a body to the buffer, and make it the body of this row."""
         self.begin[row] = self.heads.data.size + self.size
         self.size += len(body)
         self.end[row] = self.heads.data.size + self.size
         self.pieces.append(body)
 
     def buffer(self) -> U8:
+        """Return the entries' own bytes, followed by the bodies that :meth:`put` added."""
         if not self.pieces:
             return self.heads.data
         return np.frombuffer(b"".join([self.heads.data.data, *self.pieces]), dtype=np.uint8)
@@ -143,8 +147,8 @@ class _Bodies:
 class MessageDecoder:
     """Makes the messages of one topic, or of one partition, from its entries in order.
 
-    It keeps the chunks of messages that have not ended. ``reports`` has what was left out with ``corrupt`` of ``skip``;
-    the caller takes it from there.
+    It keeps the chunks of messages whose last chunk has not come. With ``corrupt="skip"``, ``reports`` has the errors
+    of the entries that were left out; the caller removes them.
     """
 
     def __init__(self, topic: str, options: DecodeOptions | None = None) -> None:
@@ -153,14 +157,10 @@ class MessageDecoder:
         self._chunks = Chunks(self.options.message_bytes_max)
         self._looked_for = set[bytes]()
 
-    @property
-    def pending_chunks(self) -> list[EntryPosition]:
-        """The first chunks of the messages that have begun and not ended."""
-        return self._chunks.pending
-
     def messages(self, found: Heads, keep: Mask | None = None) -> Iterator[Messages]:
-        """The messages of the rows that ``keep`` marks, None: of all, in parts. Markers are no messages. Raises
-        CorruptMessageError, MessageChecksumError, MessageEncryptedError, UnsupportedTopicError as the options say."""
+        """Yield the messages of the rows that ``keep`` marks, or of all rows, in parts. Markers give no message. Raises
+        MessageEncryptedError and, with ``corrupt="fail"``, CorruptMessageError, MessageChecksumError and
+        UnsupportedTopicError."""
         wanted = np.ones(len(found), dtype=np.bool_) if keep is None else keep.copy()
         for row in sorted(found.problems):
             if wanted[row]:
@@ -173,8 +173,8 @@ class MessageDecoder:
             yield self._part(found, part)
 
     def missing(self, found: Heads) -> set[bytes]:
-        """The chunked messages that go on in these entries, and whose first chunk is neither in them nor was seen
-        before, by uuid. A reader that begins at these entries looks back for the rest, once for each message."""
+        """Return the uuids of the chunked messages that have a chunk in these entries, but whose first chunk was
+        neither in them nor in earlier ones. A uuid is returned only once: the caller looks back for its chunks."""
         begun, missing = set[bytes](), set[bytes]()
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
@@ -187,7 +187,8 @@ class MessageDecoder:
         return missing
 
     def chunks_of(self, found: Heads, uuids: Container[bytes]) -> tuple[Mask, set[bytes]]:
-        """The rows that are chunks of these messages, and the messages whose first chunk is among them."""
+        """Return a mask of the rows that are chunks of these messages, and the messages whose first chunk is among
+        them."""
         wanted, first = np.zeros(len(found), dtype=np.bool_), set[bytes]()
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
@@ -202,10 +203,10 @@ class MessageDecoder:
         kinds = found.metadata.number(heads.MARKER)
         unknown = found.is_marker & wanted & ~np.isin(kinds, list(MARKERS))
         for row in np.flatnonzero(unknown).tolist():
-            self._refuse(found, row, UnsupportedTopicError, f"it is a marker of a type that is not known: {kinds[row]}")
+            self._refuse(found, row, UnsupportedTopicError, f"it is a marker of an unknown type: {kinds[row]}")
 
     def _refuse(self, found: Heads, row: int, kind: type[TopicError], why: str) -> None:
-        """Raise the error of a row, or report it."""
+        """Raise the error of a row, or add it to ``reports``."""
         remedy = "compare it with what a Pulsar consumer says, or let corrupt entries be skipped"
         if issubclass(kind, MessageEncryptedError):
             remedy = "give the private key of one of these, or read encrypted messages raw"
@@ -267,7 +268,8 @@ class MessageDecoder:
             bodies.there[row] = False
 
     def _decrypted(self, found: Heads, row: int, body: Bytes | None) -> tuple[Bytes, bool]:
-        """The decrypted body; or the body as it is, and True, where that is wanted."""
+        """Return the decrypted body and False. If no key fits and ``encrypted`` is ``raw``, return the body as it is,
+        and True."""
         assert body is not None
         keys = _keys(found, row)
         decryptor = self.options.decryptor
@@ -304,7 +306,7 @@ class MessageDecoder:
         return joined[0]
 
     def _walk(self, bodies: _Bodies, rows: I64) -> tuple[batches.Walk, list[int]]:
-        """Find the messages of all batches. A batch that is none is no longer ``there``."""
+        """Find the messages of all batches. A row that is not a valid batch is no longer ``there``."""
         walk, counts = batches.Walk(), list[int]()
         found = bodies.heads
         view, split = found.data.data, found.data.size
@@ -356,7 +358,7 @@ class MessageDecoder:
 
 
 def _starts(bodies: _Bodies) -> list[int]:
-    """Where each piece begins in the buffer."""
+    """Return where each piece begins in the buffer."""
     starts, at = list[int](), bodies.heads.data.size
     for piece in bodies.pieces:
         starts.append(at)
@@ -365,7 +367,7 @@ def _starts(bodies: _Bodies) -> list[int]:
 
 
 def _is_packed(found: Heads) -> Mask:
-    """The rows whose bodies have to be unpacked."""
+    """Return a mask of the rows whose bodies must be unpacked."""
     metadata = found.metadata
     packed: Mask = (metadata.number(heads.COMPRESSION) != 0) | (metadata.number(heads.CHUNKS) > 1) | _has_keys(found)
     return packed
@@ -378,7 +380,7 @@ def _has_keys(found: Heads) -> Mask:
 
 
 def _parts(found: Heads, rows: I64) -> Iterator[I64]:
-    """Rows that are unpacked together."""
+    """Split rows into those that are unpacked together."""
     if not rows.size:
         return
     packed = np.where(_is_packed(found)[rows], found.metadata.number(heads.UNCOMPRESSED_SIZE)[rows], 0)
@@ -390,7 +392,7 @@ def _parts(found: Heads, rows: I64) -> Iterator[I64]:
 
 
 def _of_plain(found: Heads, bodies: _Bodies, rows: I64) -> Columns:
-    """The messages of entries that are not batches."""
+    """Return the messages of entries that are not batches."""
     metadata = found.metadata
     length = np.where(metadata.number(heads.NULL_VALUE) != 0, -1, bodies.end - bodies.begin)
     entry, begin, size = metadata.occurrences(heads.PROPERTIES)
@@ -419,7 +421,7 @@ def _unless(span: tuple[I64, I64], is_null: I64) -> tuple[I64, I64]:
 
 
 def _joined(plain: Columns, batched: Columns) -> Columns:
-    """Both, in the order of their entries."""
+    """Return the messages of both, in the order of their entries."""
     shift = len(plain)
 
     def both(a: I64, b: I64) -> I64:
@@ -451,7 +453,7 @@ def _bytes(found: Heads, number: int, row: int) -> bytes:
 
 
 def _keys(found: Heads, row: int) -> dict[bytes, bytes]:
-    """The wrapped data keys of a message, by name. Keys that cannot be read are left out."""
+    """Return the encrypted data keys of a message by name. Keys that cannot be read are left out."""
     rows, begins, lengths = found.metadata.occurrences(heads.ENCRYPTION_KEYS)
     here = rows == row
     inner: Fields = scan(found.data, begins[here], begins[here] + lengths[here], _KEY_VALUE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes rows from the entries of one topic or partition. A task needs nothing else beside the entries.
+"""Makes rows from the entries of one topic or partition. It needs nothing but the entries.
 
 A chunked message has the id of its last chunk, and belongs to the range with that chunk. A reader whose range does not
 begin at the first entry of the topic may lack earlier chunks. So before it makes rows from some entries, it calls
@@ -20,7 +20,7 @@ from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messa
 from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
 from bk_core.pulsar.messages.rows import record_batch
 from bk_core.pulsar.messages.scan import Mask
-from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.message_id import MessageId
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
@@ -33,11 +33,6 @@ class RowMaker:
         self.topic, self._schema = topic, schema
         self._options = options or DecodeOptions()
         self._decoder = MessageDecoder(str(topic), self._options)
-
-    @property
-    def pending_chunks(self) -> list[EntryPosition]:
-        """The first chunks of the messages whose last chunk has not come yet."""
-        return self._decoder.pending_chunks
 
     def heads(self, batch: EntryBatch, *, compacted: bool = False) -> Heads:
         """Return the heads of the next entries. ``compacted``: they are from the ledger of a compacted topic."""

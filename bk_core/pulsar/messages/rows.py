@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as Arrow's record batches, in the columns that users of pulsar-spark know."""
+"""Makes Arrow record batches from messages. The columns are named as in pulsar-spark."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,21 +36,22 @@ TYPES: Mapping[str, pa.DataType] = {
     "__orderingKey": pa.binary(),
     "__schemaVersion": pa.binary(),
 }
-"""Every column that a read can have."""
+"""All columns that a read can choose, and their types."""
 DEFAULT_COLUMNS = tuple(TYPES)[:7]
-"""The columns of a read that does not choose."""
+"""The columns of a read that chooses none."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 _I32_MAX = (1 << 31) - 1
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of the columns of these names, in their order; None: DEFAULT_COLUMNS. Raises InvalidArgumentError."""
+    """Return the schema with these columns in this order, or with DEFAULT_COLUMNS for None. Raises InvalidArgumentError
+    if a name is unknown or occurs twice, or there is none."""
     if columns is None:
         columns = DEFAULT_COLUMNS
     names = [columns] if isinstance(columns, str) else list(columns)
     if isinstance(columns, str) or not names or len(set(names)) != len(names):
         raise InvalidArgumentError(
-            "columns are a list of names, each once", value=repr(columns), remedy=f"choose from {', '.join(TYPES)}"
+            "columns must be a list of different names", value=repr(columns), remedy=f"choose from {', '.join(TYPES)}"
         )
     if unknown := [name for name in names if name not in TYPES]:
         near = [match for name in unknown for match in get_close_matches(str(name), TYPES, n=1)]
@@ -59,8 +61,9 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def record_batch(found: Messages, schema: pa.Schema, topic: str, partition: int = -1) -> pa.RecordBatch:
-    """The messages with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the topic, or of the
-    partition that has the number ``partition``. Raises CorruptMessageError for a key that is no base64."""
+    """Return the messages as rows with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the
+    topic, or of the partition with the number ``partition``. Raises CorruptMessageError for a key that is not valid
+    base64."""
     made = [_column(name, found, topic, partition) for name in schema.names]
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
@@ -88,7 +91,7 @@ def _column(name: str, found: Messages, topic: str, partition: int) -> pa.Array:
 
 
 def _of_entries(name: str, found: Messages) -> pa.Array:
-    """A column whose values are those of the entries."""
+    """Return a column that has one value for each entry."""
     metadata = found.heads.metadata
     if name == "__publishTime":
         return pa.array(metadata.number(heads.PUBLISH_TIME)).view(TIMESTAMP)
@@ -98,10 +101,10 @@ def _of_entries(name: str, found: Messages) -> pa.Array:
 
 
 def spans(data: U8, begin: I64, length: I64) -> pa.Array:
-    """The bytes at these places as a binary array; null where the length is negative.
+    """Return the bytes at these places as a binary array, with null where the length is negative.
 
-    The places and the gaps between them are taken for the values of one array over the whole buffer, of which Arrow
-    then takes every second one: so it copies the bytes, and no Python runs for them.
+    The function makes an array over the whole buffer, whose values are in turn a wanted value and the gap after it.
+    From this array Arrow takes every second value. So Arrow copies the bytes, and no Python runs for each value.
     """
     there = np.flatnonzero(length >= 0)
     if not there.size:
@@ -109,7 +112,7 @@ def spans(data: U8, begin: I64, length: I64) -> pa.Array:
     first, size = begin[there], length[there]
     order = np.argsort(first, kind="stable")
     first, size = first[order], size[order]
-    if bool((first[1:] < first[:-1] + size[:-1]).any()) or data.size > _I32_MAX:  # they overlap: no writer does that
+    if bool((first[1:] < first[:-1] + size[:-1]).any()) or data.size > _I32_MAX:  # they overlap, which no writer does
         view = data.data
         pairs = zip(begin.tolist(), length.tolist(), strict=True)
         return pa.array([None if n < 0 else bytes(view[at : at + n]) for at, n in pairs], pa.binary())
@@ -123,7 +126,7 @@ def spans(data: U8, begin: I64, length: I64) -> pa.Array:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """Bytes as text; what is not UTF-8 gets replacement characters, as in Java."""
+    """Return bytes as text. Replacement characters stand for what is not UTF-8, as in Java."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -143,7 +146,7 @@ def _keys(found: Messages, topic: str) -> pa.Array:
         except binascii.Error as error:
             where = found.heads.position(int(columns.entry[at]))
             raise CorruptMessageError(
-                f"the key of a message in entry {where} of {topic} is no base64",
+                f"the key of a message in entry {where} of {topic} is not valid base64",
                 value=str(error),
                 remedy="leave the column __key out",
             ) from error
@@ -191,9 +194,10 @@ def _message_id(found: Messages, at: int, partition: int) -> MessageId:
 
 
 def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.Array:
-    """Varint fields of protobuf messages, each a tag of one byte and its values; those whose third number is negative
-    are left out. Numbers of the same many bytes need no Python for each."""
-    parts, kept = list[U8](), list[U8]()
+    """Return protobuf messages of varint fields. ``fields`` has, for each field, its tag of one byte, its value in each
+    message, and an array that is negative for each message without the field, or None. No Python runs for each
+    message."""
+    parts, kept = list[U8](), list[npt.NDArray[np.bool_]]()
     for tag, values, there in fields:
         if not values.size or (there is not None and not (there >= 0).any()):
             continue
@@ -209,7 +213,7 @@ def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.A
         digits |= more.astype(np.uint8) << 7
         is_there = np.ones((values.size, 1), np.bool_) if there is None else (there >= 0)[:, None]
         parts += [np.full((values.size, 1), tag[0], dtype=np.uint8), digits]
-        kept += [is_there, used & is_there]  # type: ignore[list-item]
+        kept += [is_there, used & is_there]
     if not parts:
         return pa.array([], pa.binary())
     mask = np.concatenate(kept, axis=1)
@@ -220,10 +224,10 @@ def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.A
 
 
 def stream(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
-    """Batches as Arrow's stream. Closing the stream drops ``batches``, as Arrow does with a stream that it imports."""
+    """Return a reader of these batches. Closing it drops ``batches``, because Arrow treats it as an imported stream."""
     return pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(schema, batches))
 
 
 def table(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Batches one after the other, not copied."""
+    """Return the rows of all batches as one table, without a copy."""
     return pa.Table.from_batches(batches, schema=schema)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a few fields of many protobuf messages at once.
 
-All messages are scanned in step, one field of each at a time, with numpy: a field costs the same for one message as for
-thousands. When only a few long messages are left, they are read one by one. Field numbers that nobody asked for are
-skipped, as are known numbers of another wire type.
+numpy reads one field of every message at a time, so a field costs about the same for one message as for thousands. When
+only a few long messages are left, they are read one by one. Fields that are not wanted, and wanted ones of another wire
+type, are skipped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 U64: TypeAlias = npt.NDArray[np.uint64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NARROW = 12
-"""Up to this many messages are read one by one."""
+"""This many messages or fewer are read one by one."""
 STEPS_MAX = 256
-"""Messages with more fields are read one by one from here on, so that the time stays proportional to their bytes."""
+"""After this many fields, the rest of each message is read on its own, so that the time stays proportional to the
+bytes."""
 OCCURRENCES_MAX = 1 << 23
-"""The most occurrences of repeated fields of messages that are scanned together; messages with more are bad."""
+"""The maximum number of repeated fields in messages that are scanned together; messages with more are bad."""
 _NUMBER_END = 1 << 29
 _VARINT_BYTES_MAX = 10
 
@@ -34,7 +35,7 @@ _VARINT_BYTES_MAX = 10
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The numbers of the fields to read: ``numbers`` are varints, ``spans`` are bytes, and ``repeated`` are bytes that
-    may come more than once."""
+    may occur more than once."""
 
     numbers: frozenset[int]
     spans: frozenset[int]
@@ -54,7 +55,7 @@ class Fields:
     _occurrences: int = 0
 
     def number(self, number: int, default: int = 0) -> I64:
-        """The values of a varint field, as signed 64-bit numbers; ``default`` where it is absent."""
+        """Return the values of a varint field as signed 64-bit numbers, and ``default`` where it is absent."""
         if number not in self._numbers:
             return np.full(self.count, default, dtype=np.int64)
         values, present = self._numbers[number]
@@ -69,14 +70,14 @@ class Fields:
         return np.zeros(self.count, dtype=np.bool_)
 
     def span(self, number: int) -> tuple[I64, I64]:
-        """Where the bytes of a field begin, and how many there are; −1 where it is absent."""
+        """Return where the bytes of a field begin, and their lengths. The length is −1 where the field is absent."""
         if number not in self._spans:
             return np.zeros(self.count, dtype=np.int64), np.full(self.count, -1, dtype=np.int64)
         return self._spans[number]
 
     def occurrences(self, number: int) -> tuple[I64, I64, I64]:
-        """Every occurrence of a repeated field: the message that has it, where it begins, and its length; in order of
-        the messages and, within one, as they stand there."""
+        """Return all occurrences of a repeated field: the row of the message, where the bytes begin, and their length.
+        They are in the order of the messages and, within a message, of its bytes."""
         found = self._repeated.get(number, [])
         if not found:
             return (np.zeros(0, dtype=np.int64),) * 3
@@ -111,7 +112,8 @@ class Fields:
 
 
 def scan(data: U8, begin: I64, end: I64, wanted: Wanted, *, narrow: int = NARROW) -> Fields:
-    """The wanted fields of the messages that lie in ``data`` from ``begin`` to ``end``, which are inside of it."""
+    """Return the wanted fields of the messages in ``data``. Message k has the bytes from ``begin[k]`` to ``end[k]``,
+    which must be within ``data``."""
     found = Fields(int(begin.size), np.zeros(begin.size, dtype=np.bool_))
     rows = np.flatnonzero(begin < end)
     at, stop = begin[rows], end[rows]
@@ -129,7 +131,7 @@ def scan(data: U8, begin: I64, end: I64, wanted: Wanted, *, narrow: int = NARROW
 
 
 def _step(data: U8, rows: I64, at: I64, stop: I64, wanted: Wanted, found: Fields) -> tuple[I64, Mask]:
-    """Read the next field of each message; returns where the field after it begins, and which messages are bad."""
+    """Read the next field of each message. Return where the field after it begins, and a mask of the bad messages."""
     tag, at, is_bad = varints(data, at, stop)
     wire, number = (tag & np.uint64(7)).astype(np.int64), (tag >> np.uint64(3)).astype(np.int64)
     is_fixed = (wire == FIXED64) | (wire == FIXED32)
@@ -161,7 +163,8 @@ def _distinct(numbers: I64) -> list[int]:
 
 
 def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
-    """The varint at each place, where the next byte is, and which are cut off by ``stop`` or too long."""
+    """Return the varint at each place, the place after it, and a mask of those that are too long or reach beyond
+    ``stop``."""
     byte = data.take(at, mode="clip")
     value, after = (byte & 0x7F).astype(np.uint64), at + 1
     more = np.flatnonzero(byte & 0x80)
@@ -178,7 +181,7 @@ def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
 
 
 def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -> None:
-    """As :func:`scan`, for one message, whose first byte has place ``base``."""
+    """Do as :func:`scan` does, for one message whose first byte is at place ``base``."""
     repeated: dict[int, tuple[array[int], array[int]]] = {}
     try:
         for number, wire, at, value in fields_of(data):
@@ -201,8 +204,8 @@ def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -
 
 
 def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of one message: number, wire type, where the value begins, and the value of a varint, else the length
-    in bytes. Raises ValueError for bytes that are not protobuf."""
+    """Yield the fields of one message: the number, the wire type, where the value begins, and the value of a varint or
+    the length of another value in bytes. Raises ValueError for bytes that are not protobuf."""
     at, end = 0, len(data)
     while at < end:
         tag, at = varint(data, at)
@@ -219,7 +222,7 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
         elif wire in (FIXED64, FIXED32):
             value = 8 if wire == FIXED64 else 4
         else:
-            raise ValueError("a field has a wire type that is not known")
+            raise ValueError("a field has an unknown wire type")
         if value > end - at:
             raise ValueError("a field is cut off")
         yield number, wire, at, value
@@ -227,7 +230,7 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint, and where the next byte is. Raises ValueError."""
+    """Return the varint at a place, and the place after it. Raises ValueError if it is cut off or too long."""
     value = shift = 0
     for place in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
         byte = data[place]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -149,8 +149,8 @@ def _plain(data: bytes, decompressed: Decompressed) -> bytes | memoryview:
     return decompressed(head.compression, data[begin:], head.uncompressed_size)
 
 
-def _longs(properties: object) -> tuple[tuple[str, int], ...]:
-    return tuple((_text(each.name), each.value) for each in properties)  # type: ignore[attr-defined]
+def _longs(properties: Iterable[proto.LongProperty]) -> tuple[tuple[str, int], ...]:
+    return tuple((_text(each.name), each.value) for each in properties)
 
 
 def _text(value: bytes) -> str:
