@@ -47,3 +47,9 @@ def bookkeeper() -> Iterator[BookKeeper]:
     """A blocking client of four bookies in this process."""
     with blocking_cluster() as (client, _):
         yield client
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest) -> str:
+    """Return a name for a log that no other test has."""
+    return str(request.node.name)[:100].replace("[", "-").replace("]", "")

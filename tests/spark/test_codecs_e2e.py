@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bk_core.blocking import BookKeeper
+from tests.spark.frames import append, failure, load
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -30,21 +30,6 @@ WIDE = """
 WITHOUT_JSON_FORM = ("bytes", "took", "map")
 
 
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> str:
-    """A log's name of this test's own."""
-    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
-
-
-def load(spark: Any, uri: str, path: str, *, schema: Any = None, **options: Any) -> Any:
-    reader = spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options)
-    return (reader.schema(schema) if schema is not None else reader).load(path)
-
-
-def append(frame: Any, uri: str, log: str, **options: Any) -> None:
-    frame.write.format("bookkeeper").options(metadataServiceUri=uri, **options).mode("append").save(log)
-
-
 def wide(spark: Any, count: int, partitions: int = 2) -> Any:
     return spark.range(0, count, 1, partitions).selectExpr(*split(WIDE))
 
@@ -59,12 +44,6 @@ def split(text: str) -> list[str]:
         else:
             found[-1] += letter
     return [each.strip() for each in found]
-
-
-def failure(work: Callable[[], object]) -> str:
-    with pytest.raises(Exception, match=r"\[BK_") as caught:
-        work()
-    return str(caught.value)
 
 
 def columns_of(frame: Any) -> list[tuple[str, str]]:

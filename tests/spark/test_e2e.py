@@ -7,7 +7,6 @@ import json
 import pickle
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +17,13 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import LedgerFencedError
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
+from tests.spark.frames import append, failure, load, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> str:
-    """A log's name of this test's own."""
-    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
-
-
-def load(spark: Any, uri: str, path: str, **options: Any) -> Any:
-    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options).load(path)
-
-
-def append(frame: Any, uri: str, log: str, **options: Any) -> None:
-    frame.write.format("bookkeeper").options(metadataServiceUri=uri, **options).mode("append").save(log)
-
-
 def numbered(spark: Any, count: int, partitions: int = 3) -> Any:
     return spark.range(0, count, 1, partitions).selectExpr("concat('row ', id) AS value")
-
-
-def values(frame: Any) -> list[bytes]:
-    return [bytes(row.value) for row in frame.select("value").collect()]
-
-
-def failure(work: Callable[[], object]) -> str:
-    with pytest.raises(Exception, match=r"\[BK_") as caught:
-        work()
-    return str(caught.value)
 
 
 def test_a_frame_comes_back_row_for_row_and_in_order(spark: Any, uri: str, log: str) -> None:

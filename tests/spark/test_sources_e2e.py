@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.logs.model.head import NewExtent, PublishId
 from tests.kit.extents import new_extent
+from tests.spark.frames import failure
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -45,12 +45,6 @@ def publish(client: BookKeeper, name: str, *ledgers: NewExtent) -> None:
 
 def rows(frame: Any) -> list[tuple[str | None, int | None, bytes]]:
     return [(row.log, row.offset, bytes(row.value)) for row in frame.collect()]
-
-
-def failure(work: Callable[[], object]) -> str:
-    with pytest.raises(Exception, match=r"\[BK_") as caught:
-        work()
-    return str(caught.value)
 
 
 def test_several_logs_are_one_frame(spark: Any, uri: str, client: BookKeeper) -> None:

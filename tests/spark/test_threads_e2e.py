@@ -17,12 +17,6 @@ from tests.spark.test_write_e2e import ended, load, numbered, numbers, start, st
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> str:
-    """A log's name of this test's own."""
-    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
-
-
 def run(thread: threading.Thread) -> None:
     thread.start()
     thread.join(120)

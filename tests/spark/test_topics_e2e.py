@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
-from tests.pulsar.test_rows import chunk
+from tests.spark.frames import failure, load, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -83,28 +83,14 @@ def broker(uri: str, client: BookKeeper) -> Iterator[Broker]:
     made.close()
 
 
-def read(spark: Any, uri: str, **options: Any) -> Any:
-    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options).load()
-
-
-def values(frame: Any) -> list[bytes]:
-    return [bytes(row.value) for row in frame.select("value").collect()]
-
-
-def failure(work: Callable[[], object]) -> str:
-    with pytest.raises(Exception, match=r"\[BK_") as caught:
-        work()
-    return str(caught.value)
-
-
 def test_a_topic_is_a_frame(spark: Any, uri: str, broker: Broker) -> None:
     first = broker.ledger(
-        "frame", kit.entry(b"a", partition_key=b"k", properties={"p": "1"}), chunk(0, b"x", count=2, total=2)
+        "frame", kit.entry(b"a", partition_key=b"k", properties={"p": "1"}), kit.chunk(0, b"x", count=2, total=2)
     )
     broker.roll("frame", first)
     batch = kit.batch_entry([kit.single(b"b"), kit.single(b"c")], compression=3)
-    broker.ledger("frame", batch, chunk(1, b"y", count=2, total=2))
-    frame = read(spark, uri, topic="persistent://public/default/frame", minPartitions=4)
+    broker.ledger("frame", batch, kit.chunk(1, b"y", count=2, total=2))
+    frame = load(spark, uri, topic="persistent://public/default/frame", minPartitions=4)
     assert frame.rdd.getNumPartitions() == 4
     assert values(frame) == [b"a", b"b", b"c", b"xy"]
     row = frame.first()
@@ -113,19 +99,19 @@ def test_a_topic_is_a_frame(spark: Any, uri: str, broker: Broker) -> None:
     assert MessageId.deserialize(bytes(row["__messageId"])) == MessageId(first.ledger_id, 0)
     assert row["__publishTime"].timestamp() == 1_700_000_000
     assert row["__eventTime"] is None
-    more = read(spark, uri, topic="frame", includeMetadata="true")
+    more = load(spark, uri, topic="frame", includeMetadata="true")
     assert more.columns[-3:] == ["__partition", "__producer", "__sequenceId"]
-    assert read(spark, uri, topic="frame", columns="__producer").collect()[0]["__producer"] == "p"
-    assert values(read(spark, uri, topicsPattern="fra.*", startingOffsets=json.dumps({"frame": -2}))) != []
+    assert load(spark, uri, topic="frame", columns="__producer").collect()[0]["__producer"] == "p"
+    assert values(load(spark, uri, topicsPattern="fra.*", startingOffsets=json.dumps({"frame": -2}))) != []
     path = spark.read.format("bookkeeper").option("metadataServiceUri", uri)
     assert path.load("persistent://public/default/frame").count() == 4
 
 
 def test_what_cannot_be_is_refused_on_the_driver(spark: Any, uri: str, broker: Broker) -> None:
     broker.ledger("refused", *plain(b"a"))
-    assert "BK_NO_SUCH_TOPIC" in failure(read(spark, uri, topic="refuse").collect)
-    assert "option codec is not for topics" in failure(lambda: read(spark, uri, topic="refused", codec="arrow"))
-    assert "more than one thing is selected" in failure(lambda: read(spark, uri, topic="refused", log="events"))
+    assert "BK_NO_SUCH_TOPIC" in failure(load(spark, uri, topic="refuse").collect)
+    assert "option codec is not for topics" in failure(lambda: load(spark, uri, topic="refused", codec="arrow"))
+    assert "more than one thing is selected" in failure(lambda: load(spark, uri, topic="refused", log="events"))
     frame = spark.createDataFrame([(b"x",)], "value binary")
     writer = frame.write.format("bookkeeper").options(metadataServiceUri=uri, topic="refused").mode("append")
     assert "does not write to topics of Pulsar" in failure(writer.save)
@@ -174,10 +160,10 @@ def test_a_stream_has_every_message_once_across_ledgers_partitions_and_restarts(
 ) -> None:
     broker.partitioned("stream", 1)
     name = "stream-partition-0"
-    written = broker.ledger(name, *plain(b"0", b"1", b"2"), chunk(0, b"3", count=2, total=2))
+    written = broker.ledger(name, *plain(b"0", b"1", b"2"), kit.chunk(0, b"3", count=2, total=2))
     query = Query(spark, uri, tmp_path, topic="stream")
     query.wait_for(3)
-    broker.append(written, chunk(1, b"!", count=2, total=2))
+    broker.append(written, kit.chunk(1, b"!", count=2, total=2))
     query.wait_for(4)
     broker.roll(name, written)
     written = broker.ledger(name, *plain(b"4"))

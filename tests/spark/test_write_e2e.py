@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,10 @@ import pytest
 from pyspark import TaskContext
 
 from bk_core.blocking import BookKeeper
+from tests.spark.frames import failure, load
 from tests.spark.sessions import ClassicSpark
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
-
-
-@pytest.fixture
-def log(request: pytest.FixtureRequest) -> str:
-    """A log's name of this test's own."""
-    return str(request.node.name)[:100].replace("[", "-").replace("]", "")
 
 
 ONE_COPY = {"ensembleSize": "1", "writeQuorumSize": "1", "ackQuorumSize": "1"}
@@ -37,18 +32,8 @@ def numbered(spark: Any, first: int, stop: int, partitions: int = 3) -> Any:
     return spark.range(first, stop, 1, partitions).selectExpr("CAST(id AS STRING) AS value")
 
 
-def load(spark: Any, uri: str, log: str, **options: Any) -> Any:
-    return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options).load(log)
-
-
 def numbers(frame: Any) -> list[int]:
     return [int(row.value) for row in frame.select("value").collect()]
-
-
-def failure(work: Callable[[], object]) -> str:
-    with pytest.raises(Exception, match=r"\[BK_") as caught:
-        work()
-    return str(caught.value)
 
 
 def start(source: Any, uri: str, log: str | None, checkpoint: Path, *, mode: str = "append", **trigger: Any) -> Any:

@@ -27,7 +27,6 @@ from bk_core.pulsar.nodes import SNAPSHOTS
 from bk_spark.topics.columns import default_schema
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
-from tests.pulsar.test_rows import chunk
 from tests.pulsar.test_topic import marker, txn
 from tests.spark.topics.world import NAME, SparkWorld, ids
 
@@ -147,20 +146,20 @@ def test_a_topic_is_split_anywhere_and_rows_stay_in_order(world: SparkWorld, mor
         NAME,
         [
             kit.entry(b"plain"),
-            chunk(0, b"a", count=3, total=3),
-            chunk(0, b"x", count=2, total=2, uuid=b"v"),
-            chunk(1, b"b", count=3, total=3),
+            kit.chunk(0, b"a", count=3, total=3),
+            kit.chunk(0, b"x", count=2, total=2, uuid=b"v"),
+            kit.chunk(1, b"b", count=3, total=3),
             kit.batch_entry([kit.single(b"b%d" % n) for n in range(3)]),
         ],
     )
     world.ledger(
         NAME,
         [
-            chunk(0, b"y", count=2, total=2, uuid=b"v"),
-            chunk(2, b"c", count=3, total=3),
-            chunk(1, b"z", count=2, total=2, uuid=b"v"),
-            chunk(1, b"z", count=2, total=2, uuid=b"v"),
-            chunk(1, b"lost", count=2, total=8, uuid=b"w"),
+            kit.chunk(0, b"y", count=2, total=2, uuid=b"v"),
+            kit.chunk(2, b"c", count=3, total=3),
+            kit.chunk(1, b"z", count=2, total=2, uuid=b"v"),
+            kit.chunk(1, b"z", count=2, total=2, uuid=b"v"),
+            kit.chunk(1, b"lost", count=2, total=8, uuid=b"w"),
             kit.entry(b"behind"),
         ],
     )
@@ -172,8 +171,8 @@ def test_a_topic_is_split_anywhere_and_rows_stay_in_order(world: SparkWorld, mor
 
 
 def test_a_message_that_began_before_the_start_and_ends_after_it_is_shown(world: SparkWorld) -> None:
-    first = world.ledger(NAME, [kit.entry(b"earlier"), chunk(0, b"a", count=2, total=2)])
-    second = world.ledger(NAME, [chunk(1, b"b", count=2, total=2), kit.entry(b"later")])
+    first = world.ledger(NAME, [kit.entry(b"earlier"), kit.chunk(0, b"a", count=2, total=2)])
+    second = world.ledger(NAME, [kit.chunk(1, b"b", count=2, total=2), kit.entry(b"later")])
     for at in (f"{first.ledger_id}:2", f"{second.ledger_id}:0"):
         assert world.values(startingoffsets=json.dumps({NAME: at})) == [b"ab", b"later"]
     assert world.values(startingoffsets=json.dumps({NAME: f"{second.ledger_id}:1"})) == [b"later"]
@@ -186,7 +185,7 @@ def test_any_split_gives_the_rows_of_the_client(world: SparkWorld, seed: int) ->
     for number in range(40):
         if chance.random() < 0.5:
             uuid = b"u%d" % chance.randrange(4)
-            entries.append(chunk(chance.randrange(3), b"%03d" % number, count=3, total=9, uuid=uuid))
+            entries.append(kit.chunk(chance.randrange(3), b"%03d" % number, count=3, total=9, uuid=uuid))
         else:
             entries.append(kit.entry(b"%d" % number))
     for first in range(0, 40, 13):

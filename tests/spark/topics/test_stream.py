@@ -24,7 +24,6 @@ from bk_core.pulsar.nodes import SNAPSHOTS
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
 from tests.pulsar.test_broker import AdminPort
-from tests.pulsar.test_rows import chunk
 from tests.pulsar.test_topic import marker, txn
 from tests.spark.topics.world import NAME, SparkWorld, Stream
 
@@ -190,7 +189,7 @@ def test_every_message_comes_once_and_a_repeated_batch_is_the_same(world: SparkW
     for number in range(30):
         if chance.random() < 0.5:
             uuid = b"u%d" % chance.randrange(3)
-            append(world, written, chunk(chance.randrange(3), b"%03d" % number, count=3, total=9, uuid=uuid))
+            append(world, written, kit.chunk(chance.randrange(3), b"%03d" % number, count=3, total=9, uuid=uuid))
         else:
             append(world, written, kit.entry(b"%d" % number))
         if chance.random() < 0.15:

@@ -72,7 +72,7 @@ class SparkWorld:
         return rows_of(reader, reader.partitions())
 
     def values(self, **options: Any) -> list[bytes | None]:
-        return self.table(**options)["value"].to_pylist()  # type: ignore[no-any-return]
+        return values_of(self.table(**options))
 
 
 class Stream:
@@ -107,8 +107,7 @@ class Stream:
 
     def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes | None]:
         reader = TopicStreamReader(self.options, default_schema(self.options))  # that of the tasks
-        found = rows_of(reader, self.reader.partitions(start, end))
-        return found["value"].to_pylist()  # type: ignore[no-any-return]
+        return values_of(rows_of(reader, self.reader.partitions(start, end)))
 
     @property
     def positions(self) -> dict[str, str]:
@@ -128,6 +127,11 @@ def rows_of(reader: Any, partitions: Any) -> pa.Table:
         for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
     ]
     return pa.Table.from_batches(batches, schema=reader.columns.schema)
+
+
+def values_of(table: pa.Table) -> list[bytes | None]:
+    found: list[bytes | None] = table["value"].to_pylist()
+    return found
 
 
 def ids(table: pa.Table) -> list[MessageId]:
