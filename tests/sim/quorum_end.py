@@ -231,18 +231,7 @@ class QuorumPlan(Plan):
             self._at(random.uniform(0, 500), "somebody recovers", self._recover, writer, "r1")
             if random.random() < knobs.second_recoverer:
                 self._at(random.uniform(0, 500), "another recovers", self._recover, writer, "r2")
-        for count, disturb in (
-            (knobs.cuts, self._cut),
-            (knobs.partitions, self._partition),
-            (knobs.crashes, self._crash),
-            (knobs.pauses, self._pause),
-            (knobs.store_away, self._store_away),
-            (knobs.wipes, self._wipe),
-            (knobs.flipped_bits, self._flip),
-            (knobs.read_only, self._read_only),
-        ):
-            for _ in range(count):
-                self._at(self._moment(), disturb.__name__, disturb)
+        self._disturb()
         self._laid = True
 
     def _work(self, writer: WriterHost) -> None:

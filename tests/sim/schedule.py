@@ -147,6 +147,14 @@ class Plan:
                 self._at(self._moment(), "another recovers", self._recover, writer, "r2")
         if self.random.random() < knobs.deletes:
             self._at(self._moment(), "the ledger is deleted", self._delete, writer)
+        self._disturb()
+        if knobs.dead_at_the_end:
+            self._at(self.world.chaos_ms - 1, "some die for good", self._bury)
+        self._laid = True
+
+    def _disturb(self) -> None:
+        """Plan the disturbances that the knobs ask for."""
+        knobs = self.knobs
         for count, disturb in (
             (knobs.cuts, self._cut),
             (knobs.partitions, self._partition),
@@ -160,9 +168,6 @@ class Plan:
         ):
             for _ in range(count):
                 self._at(self._moment(), disturb.__name__, disturb)
-        if knobs.dead_at_the_end:
-            self._at(self.world.chaos_ms - 1, "some die for good", self._bury)
-        self._laid = True
 
     def _moment(self) -> float:
         """When something happens: early more often than late."""

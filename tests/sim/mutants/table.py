@@ -57,8 +57,8 @@ EQUIVALENT = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One mutant and what tries it. ``attempts`` yields calls that raise on a violation; one that has an ``engine`` and
-    a ``name`` (``attempts.Attempt``) is told by them."""
+    """One mutant, and the attempts to find it. ``attempts`` yields calls that raise an error on a violation. A report
+    names an attempt by its ``engine`` and ``name`` if it has them (``attempts.Attempt``)."""
 
     name: str
     rule: str
@@ -69,15 +69,15 @@ class Case:
 
     @property
     def profile(self) -> str:
-        """Which part of the simulator it is a mutant of: ``apache``, ``disk``, ``heal``, ``logs``, ``quorum`` or
-        ``protocol``."""
+        """Return the part of the simulator that tries the mutant: ``apache``, ``disk``, ``heal``, ``logs``, ``quorum``
+        or ``protocol``."""
         return self.engine if self.engine in ("apache", "disk", "heal", "logs", "quorum") else "protocol"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``killed_by`` is the violation, or empty where the mutant lives. ``count`` of ``unit`` were run, the last of them
-    by ``engine``."""
+    """The result for one mutant. ``killed_by`` is the violation that found it, or empty if none did. ``count`` attempts
+    were made, counted in ``unit``; ``engine`` made the last one."""
 
     name: str
     rule: str
