@@ -40,8 +40,8 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measurement. ``names`` and ``unit`` are those of the values of a run. ``wanted`` has the limits for the
-    values themselves."""
+    """One measurement. Each run returns one value for each of ``names``; divided by ``per``, it is in ``unit``.
+    ``wanted`` has a limit for each value, or None."""
 
     names: Sequence[str]
     unit: str

@@ -76,8 +76,8 @@ def list_ledgers(
 def _read_each(
     store: MetadataStore, listed: Iterator[LedgerId], unreadable: list[MetadataCorruptError]
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-    """Yield the records, each read when it is asked for. Of the errors about unreadable records, all but the last are
-    printed at once."""
+    """Yield the records one by one. Each is read when the caller asks for it. Add the error of an unreadable record to
+    ``unreadable``, and print the error that was there before: so all but the last one are printed."""
     for ledger_id in listed:
         try:
             yield ledger_id, store.read_ledger(ledger_id)

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.ipc as ipc
 
 ROWS_MAX = 1 << 16
-"""Limits the rows of an entry."""
+"""The maximum number of rows in an entry."""
 BODY_BYTES_MAX = 64 << 20
-"""Limits an entry's columns, in bytes after decompression."""
+"""The maximum size of an entry's columns, in bytes after decompression."""
 COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
 """Arrow's numbers for compression methods."""
 

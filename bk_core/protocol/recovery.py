@@ -325,7 +325,7 @@ class LedgerRecovery:
         return done
 
     def _lagging(self) -> list[BookieId]:
-        """Return the bookies that lacked confirmed entries when they were fenced, since the writer died too early."""
+        """Return the bookies that, when they were fenced, lacked entries that were already confirmed."""
         assert self._query is not None
         heard = ((self._query.ensemble[index], last) for index, last in self._query.known.items())
         return [bookie for bookie, last in heard if last < last_of(self._claimed, bookie, self._lac)]

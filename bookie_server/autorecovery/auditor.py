@@ -29,8 +29,8 @@ VOTE_EVERY = 100
 """During an audit the auditor confirms its election once in this many ledgers."""
 
 AGAIN_S = 60.0
-"""The time between an audit for a new reason and the second one. Meanwhile a bookie may still get new ledgers: before
-it has read that it is drained, and from writers with an older list of bookies."""
+"""The seconds from an audit for a newly lost or drained bookie to a second audit. Within them, writers with an older
+list of bookies may still choose the bookie for new ledgers."""
 
 
 _Reason: TypeAlias = tuple[BookieId, bool]  # True: the bookie is lost; False: it is drained

@@ -9,7 +9,7 @@ from bk_core.logs.model.head import NewExtent
 
 
 def new_extent(ledger_id: int, entry_count: int, size_bytes: int, created_ms: int = 1, **more: Any) -> NewExtent:
-    """Of a ledger of 3/3/2."""
+    """Return the extent of a ledger with ensemble size 3, write quorum 3 and ack quorum 2."""
     return NewExtent(
         ledger_id=ledger_id,
         entry_count=entry_count,

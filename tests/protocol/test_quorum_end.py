@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which entries above the LAC count (P15): by write set, in order, by digest, before and after the wait."""
+"""QuorumEnd counts an entry above the LAC only if Qa bookies of its write set returned it twice (P15)."""
 
 from __future__ import annotations
 

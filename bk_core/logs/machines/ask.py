@@ -137,8 +137,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ListOrphans:
-    """Find ledgers that by their custom metadata are this log's and were made before this time by the store's clock,
-    ``among`` the given ledgers or among all. → ledgers; the log may list some of them"""
+    """Find the ledgers whose custom metadata name this log, and whose metadata are older than ``before_ms`` by the
+    clock of the metadata store. ``among`` limits the search to these ledgers. → ledgers; the log may list some of
+    them"""
 
     log_uuid: str
     before_ms: int
@@ -147,7 +148,7 @@ class ListOrphans:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedgers:
-    """Delete condemned ledgers, but only those that by their custom metadata are this log's. → the ledgers that
+    """Delete these condemned ledgers, except those whose custom metadata do not name this log. → the ledgers that
     certainly do not exist any more"""
 
     ledgers: tuple[LedgerId, ...]

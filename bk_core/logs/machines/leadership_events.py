@@ -209,7 +209,8 @@ class FinishLeadership:
 
 @dataclass(frozen=True, slots=True)
 class LoseLeadership:
-    """Leadership is lost: take no more appends; every unconfirmed append fails with this error. No effect follows."""
+    """Leadership is lost. Reject new appends, and fail all unconfirmed ones with ``error``. The machine returns no
+    effects after this one."""
 
     error: BookKeeperError
 

@@ -61,7 +61,7 @@ _MAGIC_U64 = int.from_bytes(GROUP_MAGIC, "little")
 
 @dataclass(frozen=True, slots=True)
 class ScannedFrame:
-    """A frame whose header and stamp are right; ``intact``: its payload is right, too."""
+    """A frame with a valid header and stamp. ``intact`` says whether its payload is valid, too."""
 
     header: FrameHeader
     place: Place

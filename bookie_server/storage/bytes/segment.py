@@ -140,7 +140,8 @@ def index_name(generation: int) -> str:
 
 
 def free_name(generation: int) -> str:
-    """Return the name of a drained segment that is kept for recycling; the generation is that of its last life."""
+    """Return the name of a drained segment that is kept for reuse. ``generation`` is its generation before it was
+    drained."""
     return f"{generation:016x}.free"
 
 

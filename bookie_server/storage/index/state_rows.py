@@ -29,8 +29,8 @@ def deleted_by(states: Rows) -> I64:
 
 
 def ledger_rows(states: Rows) -> Rows:
-    """Return a ledger record for each state record but the DELETED ones, in the same order: the ledger's state if that
-    were its only record."""
+    """Return a ledger record for each state record that is not DELETED, in the same order. Each ledger record has the
+    state that this one state record gives."""
     states = states[states["kind"] != FrameKind.DELETED]
     rows = np.zeros(states.size, LEDGER_ROW)
     kinds, payload = states["kind"], _bytes(states, "payload", _BODY_BYTES)

@@ -68,8 +68,8 @@ def list_segments(files: Files, path: str, segment_bytes: int) -> Listing:
 
 
 def _unmark(files: Files, path: str, names: list[str]) -> None:
-    """Remove these files durably. This must happen before the files that show that they mean nothing are renamed or
-    removed."""
+    """Remove these files, and sync the directory. Other files show that these are out of date: the caller may rename or
+    remove those only afterwards."""
     for name in names:
         files.remove(os.path.join(path, name))
     if names:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits for which entry of a writer, and what wakes or fails it."""
+"""AppendWaiters wakes each waiter when its entry is confirmed, and fails it when the writer fails."""
 
 from __future__ import annotations
 

@@ -273,7 +273,7 @@ async def test_a_stream_that_is_paused_is_not_read(tmp_path: Path) -> None:
             async with asyncio.timeout(0.5):
                 await client.writer.drain()
         stream.deliver(ResumeStream(stream.stream))
-        await client.is_over(5)  # it is told what it sent
+        await client.is_over(5)  # the bookie reads the frames now, and answers
 
 
 async def test_no_more_clients_are_taken_than_allowed(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which piece of work comes next, and how long a task waits after it had none, or failed."""
+"""The order of tasks, and how long a task waits after it had no work or failed."""
 
 from __future__ import annotations
 
