@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bk_core.cluster.admin_ports import AdminPorts
     from bk_core.metadata.port import MetadataStore
     from bk_core.metadata.zookeeper.session import ZooKeeperTree
-    from bk_core.pulsar.topic import PulsarAccess
+    from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.transport.caller import Caller
 
 METADATA_TIMEOUT_S = 8.0

@@ -120,7 +120,7 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
 Written by scripts/blocking.py from :mod:`bk_core.pulsar.topic`; do not edit.
 """,
         "bk_core.pulsar.topic",
-        (Facade("bk_core.pulsar.topic", "Topic", "BlockHandle", internal=("following", "parts")),),
+        (Facade("bk_core.pulsar.topic", "Topic", "BlockHandle"),),
     ),
 )
 

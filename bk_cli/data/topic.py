@@ -19,8 +19,9 @@ from bk_core.cluster.payloads import payload_json, payload_text
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.managed_ledger import Cursor
-    from bk_core.pulsar.topic import PartitionInfo, PulsarAccess, TopicInfo
+    from bk_core.pulsar.topic import PartitionInfo, TopicInfo
 
 _ENDS = {
     "closed": "its last ledger is closed",
@@ -45,7 +46,7 @@ def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., 
         def run(
             *, pulsar_metadata_uri: str, admin_url: str = "", admin_token: str = "", admin_ca: str = "", **given: object
         ) -> object:
-            from bk_core.pulsar.topic import PulsarAccess
+            from bk_core.pulsar.cluster import PulsarAccess
 
             said = PulsarAccess(
                 metadata_uri=pulsar_metadata_uri, admin_url=admin_url, token_path=admin_token, ca_path=admin_ca

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bk_core.blocking.topics import Topic
     from bk_core.logs.machines.publication import PublishOptions
     from bk_core.logs.model.head import NewExtent, Published, PublishId
+    from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.topic_name import TopicName
-    from bk_core.pulsar.topic import PulsarAccess
 
 T = TypeVar("T")
 AHEAD_BYTES_MAX = 8 << 20

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.pulsar import topic
+from bk_core.pulsar.given_bounds import Position, Positions
 from bk_core.pulsar.model.plan import PartitionPlan
 from bk_core.pulsar.model.schemas import TopicSchema
-from bk_core.pulsar.topic import Position, Positions, TopicInfo
+from bk_core.pulsar.topic import TopicInfo
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Table

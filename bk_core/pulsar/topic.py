@@ -11,26 +11,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
-from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, NoSuchLedgerError
-from bk_core.metadata import open_store
-from bk_core.metadata.port import MetadataStore
-from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.errors import InvalidArgumentError
+from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
+from bk_core.pulsar.given_bounds import GivenBounds, Position, Positions
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_schema
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
-from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
-from bk_core.pulsar.planning import PASSWORD, PartitionPlanner, TopicEnd
+from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.planning import PartitionPlanner, TopicEnd
+from bk_core.pulsar.tailing import FollowedPartition, Tail
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Schema, Table
@@ -39,39 +38,8 @@ if TYPE_CHECKING:
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation, PartitionReading, ReadOptions
 
-Position: TypeAlias = MessageId | EntryPosition | bytes | str
-"""A message id, the bytes that ``MessageId.serialize()`` of a Pulsar client gave, an entry, or ``"ledger:entry"``."""
-Positions: TypeAlias = Position | Mapping[int, Position]
-"""A position or, for a topic with partitions, positions by the number of the partition."""
-
 LATEST = "latest"
 SUBSCRIPTIONS_SHOWN = 20
-POLL_S = 0.5
-"""The seconds between two looks of a tail for new ledgers and at the broker's end of the topic. Between them, it sees
-at once when the LAC of an open ledger advances."""
-PARTITIONS_S = 5.0
-"""The seconds between two looks of a tail for new partitions."""
-UNAVAILABLE_MAX_S = 60.0
-"""The seconds for which a tail continues while the metadata store is unavailable."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PulsarAccess:
-    """The addresses and secrets with which topics are read.
-
-    ``metadata_uri`` is the place of Pulsar's metadata (``zk://host:2181/path``), if it is not the ZooKeeper of the
-    ledgers. ``admin_url`` is the admin port of a broker or proxy (``http://host:8080``), which is asked where an open
-    topic ends. ``token_path`` is a file with the token for its requests, which is read at each request; ``ca_path`` is
-    a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
-    with one. ``private_keys`` has private keys in PEM by the key names that producers use; ``*`` stands for all names.
-    """
-
-    metadata_uri: str = ""
-    admin_url: str = ""
-    token_path: str = ""
-    ca_path: str = ""
-    password: bytes = field(default=PASSWORD, repr=False)
-    private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +190,7 @@ class Topic:
         MessageChecksumError, UnsupportedTopicError and MessageEncryptedError, which name the entry; and the errors of
         :meth:`LedgerReader.read`.
         """
-        wanted = _Wanted(start, end, after, published_from, compacted)
+        wanted = GivenBounds(start, end, after, published_from, compacted)
         options = self._options(columns, isolation, corrupt, encrypted)
         made = list[Any]()
         async with aclosing(self._read(wanted, options)) as batches:
@@ -244,7 +212,7 @@ class Topic:
         encrypted: OnEncrypted = "fail",
     ) -> BatchIterator[RecordBatch]:
         """Yield the rows of :meth:`to_arrow` in batches of a few megabytes. Raises the same errors."""
-        wanted = _Wanted(start, end, after, published_from, compacted)
+        wanted = GivenBounds(start, end, after, published_from, compacted)
         return BatchIterator(self._read(wanted, self._options(columns, isolation, corrupt, encrypted)))
 
     async def record_batch_reader(
@@ -269,7 +237,7 @@ class Topic:
         """
         from bk_core.client.reading.pull import Pull
 
-        wanted = _Wanted(start, end, after, published_from, compacted)
+        wanted = GivenBounds(start, end, after, published_from, compacted)
         options = self._options(columns, isolation, corrupt, encrypted)
         pull = Pull(self._bookkeeper, asyncio.get_running_loop())
         return _stream(_PulledBatches(BatchIterator(self._read(wanted, options)), pull), options.schema)
@@ -292,7 +260,7 @@ class Topic:
         the last messages of an idle topic within a second; without one, only once later messages follow them. Raises
         the errors of :meth:`to_arrow`, and NoSuchTopicError once the topic is deleted.
         """
-        wanted = _Wanted(None if start == LATEST else start, None, after, None, False)
+        wanted = GivenBounds(None if start == LATEST else start, None, after, None, False)
         options = self._options(columns, isolation, corrupt, encrypted)
         return BatchIterator(self._tail(wanted, options, start == LATEST))
 
@@ -311,7 +279,7 @@ class Topic:
         ranges then end before the first message of an undecided transaction, and the plan names the aborted
         transactions. Raises the errors of :meth:`to_arrow`.
         """
-        wanted = _Wanted(start, end, after, None, compacted)
+        wanted = GivenBounds(start, end, after, None, compacted)
         nodes = await self._cluster.nodes()
         plans = list[PartitionPlan]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
@@ -366,7 +334,7 @@ class Topic:
         )
         return ReadOptions(schema_of(columns), decode, isolation)
 
-    async def _read(self, wanted: _Wanted, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
+    async def _read(self, wanted: GivenBounds, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
         """Yield the rows of all partitions. Each is planned only when the read reaches it."""
         nodes = await self._cluster.nodes()
         topics = await asyncio.to_thread(nodes.parts, self._topic)
@@ -381,9 +349,9 @@ class Topic:
             finally:
                 await planner.close()
 
-    async def _tail(self, wanted: _Wanted, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
+    async def _tail(self, wanted: GivenBounds, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
         async with AsyncExitStack() as stack:
-            tail = _Tail(self, wanted, options, stack, latest)
+            tail = Tail(self._parts, partial(self._follow, wanted, options, stack), latest)
             while True:
                 is_idle = True
                 for each, ranges in await tail.planned():
@@ -396,15 +364,15 @@ class Topic:
                 if is_idle:
                     await tail.wait()
 
-    async def following(
-        self, topic: TopicName, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack
-    ) -> _Following:
+    async def _follow(
+        self, wanted: GivenBounds, options: ReadOptions, stack: AsyncExitStack, topic: TopicName
+    ) -> FollowedPartition:
         """Return a partition to follow. ``stack`` closes what it opens."""
         planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True)
         stack.push_async_callback(planner.close)
-        return _Following(planner, self._reading(planner, options), wanted.of(topic, self._topic))
+        return FollowedPartition(planner, self._reading(planner, options), wanted.of(topic, self._topic))
 
-    async def parts(self) -> list[TopicName]:
+    async def _parts(self) -> list[TopicName]:
         """Return the partitions that exist now, or the topic itself if it has none."""
         return await asyncio.to_thread((await self._cluster.nodes()).parts, self._topic)
 
@@ -420,189 +388,9 @@ async def list_topics(
         return await asyncio.to_thread((await cluster.nodes()).topics_of, namespace)
 
 
-class _Tail:
-    """The partitions that a tail follows. While the metadata store does not answer, they stay as they are."""
-
-    def __init__(
-        self, topic: Topic, wanted: _Wanted, options: ReadOptions, stack: AsyncExitStack, latest: bool
-    ) -> None:
-        self._topic, self._wanted, self._options, self._stack = topic, wanted, options, stack
-        self._from_latest = latest
-        self._following: dict[TopicName, _Following] = {}
-        self._loop = asyncio.get_running_loop()
-        self._answered_at, self._looked_at = self._loop.time(), -PARTITIONS_S
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether every partition was terminated and is read."""
-        return bool(self._following) and all(each.has_ended for each in self._following.values())
-
-    async def planned(self) -> list[tuple[_Following, list[TopicRange]]]:
-        """Return the new ranges of each partition. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without
-        an answer of the metadata store."""
-        try:
-            await self._look()
-            found = [(each, await each.planned()) for each in self._following.values()]
-        except MetadataUnavailableError:
-            if self._loop.time() - self._answered_at > UNAVAILABLE_MAX_S:
-                raise
-            return []
-        self._answered_at = self._loop.time()
-        return found
-
-    async def _look(self) -> None:
-        """Look for new partitions every PARTITIONS_S. Raises NoSuchTopicError if the topic is gone."""
-        if self._loop.time() - self._looked_at < PARTITIONS_S:
-            return
-        for topic in await self._topic.parts():
-            if topic not in self._following:
-                new = await self._topic.following(topic, self._wanted, self._options, self._stack)
-                if self._from_latest:
-                    await new.skip()
-                self._following[topic] = new
-        self._from_latest, self._looked_at = False, self._loop.time()
-
-    async def wait(self) -> None:
-        """Wait until an open ledger has more, or for POLL_S."""
-        waits = [asyncio.ensure_future(each.planner.wait(POLL_S)) for each in self._following.values()]
-        waits = waits or [asyncio.ensure_future(asyncio.sleep(POLL_S))]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
-            ended = await asyncio.gather(*waits, return_exceptions=True)
-        for error in ended:
-            # The next plan meets the same error, and handles it.
-            if isinstance(error, NoSuchLedgerError | MetadataUnavailableError):
-                await asyncio.sleep(POLL_S)
-            elif isinstance(error, Exception):
-                raise error
-
-
-@dataclass(slots=True)
-class _Following:
-    """A partition that a tail follows."""
-
-    planner: PartitionPlanner
-    reading: PartitionReading
-    bounds: Bounds
-    has_ended: bool = False
-
-    async def skip(self) -> None:
-        """Move the start after all messages that are confirmed now."""
-        await self.planner.ranges(Bounds())
-        if (last := self.planner.end.last) is not None:
-            self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
-
-    async def planned(self) -> list[TopicRange]:
-        """Return the ranges that are new."""
-        return await self.planner.ranges(self.bounds)
-
-    async def rows(self, ranges: Sequence[TopicRange]) -> AsyncGenerator[RecordBatch, None]:
-        """Yield the rows of the ranges that :meth:`planned` returned, and move the start after them."""
-        async with aclosing(self.reading.rows(ranges, self.bounds)) as batches:
-            async for batch in batches:
-                yield batch
-        before = self.reading.position or self.bounds.first_entry
-        if before is not None:
-            self._go_on(self.planner.following(before))
-        last = ranges[-1] if ranges else None
-        is_behind = last is not None and before is not None and before <= EntryPosition(last.ledger_id, last.last)
-        self.has_ended = self.planner.is_terminated and not is_behind
-
-    def _go_on(self, position: EntryPosition) -> None:
-        if self.reading.position is None and self.bounds.start is not None and position <= self.bounds.start.entry:
-            return  # nothing was read yet: the start may be within a batch
-        self.bounds = replace(self.bounds, start=MessageId(*position), is_after=False)
-
-
 def _beyond(planner: PartitionPlanner, bounds: Bounds) -> Callable[[], Awaitable[list[TopicRange]]] | None:
     """Return a function for the ranges after the end of a read, or None if the read goes to the end of the topic."""
     return None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The bounds of a read as the caller gave them, for all partitions."""
-
-    start: Positions | None
-    end: Positions | None
-    after: Positions | None
-    published_from: datetime | int | None
-    compacted: bool
-
-    def __post_init__(self) -> None:
-        if self.start is not None and self.after is not None:
-            raise InvalidArgumentError(
-                "a read cannot have both start and after", value="both are given", remedy="give one of them"
-            )
-
-    def of(self, topic: TopicName, read: TopicName) -> Bounds:
-        """Return the bounds for one partition of the topic ``read``. Raises InvalidArgumentError."""
-        start, after, end = (
-            _position(given, topic, name, topic != read)
-            for name, given in (("start", self.start), ("after", self.after), ("end", self.end))
-        )
-        published = self.published_from
-        if isinstance(published, datetime):
-            published = int(published.timestamp() * 1000)
-        return Bounds(after if start is None else start, after is not None, end, published)
-
-
-def _position(given: Positions | None, topic: TopicName, name: str, is_partition: bool) -> MessageId | None:
-    if isinstance(given, Mapping):
-        given, is_partition = given.get(topic.partition), False
-    if given is None:
-        return None
-    if isinstance(given, bytes | bytearray):
-        given = MessageId.deserialize(bytes(given))
-    elif isinstance(given, str):
-        given = EntryPosition.parse(given)
-    if isinstance(given, EntryPosition):
-        given = MessageId(given.ledger_id, given.entry_id)
-    if not isinstance(given, MessageId):
-        raise InvalidArgumentError(
-            f"{name} is not a position of a message",
-            value=repr(given)[:200],
-            remedy="give a MessageId, its bytes, or ledger:entry; for partitions a mapping of them",
-        )
-    if is_partition or given.partition not in (-1, topic.partition):
-        raise InvalidArgumentError(
-            f"{name} is a position in one partition, but the read has several",
-            value=f"{given} for {topic}",
-            remedy="give a mapping of positions by partition, or name one partition as the topic",
-        )
-    return given
-
-
-async def _no_history(_: EntryPosition) -> list[TopicRange]:
-    return []
-
-
-def _broker(access: PulsarAccess) -> BrokerAdmin | None:
-    """Return the broker to ask, or None without an admin URL. Raises InvalidArgumentError for a bad URL or file."""
-    if not access.admin_url:
-        return None
-    import ssl
-
-    token: Callable[[], str] | None = None
-    if access.token_path:
-        path = Path(access.token_path)
-
-        def token() -> str:
-            return path.read_text(encoding="utf-8").strip()
-
-    try:
-        tls = ssl.create_default_context(cafile=access.ca_path) if access.ca_path else None
-        if token is not None:
-            token()
-    except OSError as error:
-        raise InvalidArgumentError(
-            "a file for requests to Pulsar's broker cannot be read",
-            value=f"{error.filename or access.ca_path}: {error}",
-        ) from error
-    return BrokerAdmin(access.admin_url, token=token, tls=tls)
 
 
 class _PulledBatches(Iterator["RecordBatch"]):
@@ -629,71 +417,3 @@ def _table(batches: Sequence[RecordBatch], schema: Schema) -> Table:
     from bk_core.pulsar.messages.rows import table
 
     return table(batches, schema)
-
-
-class PulsarCluster:
-    """Pulsar's metadata and its broker, for reads of topics. Making it reads nothing. It is an async context manager
-    that closes it. Raises InvalidArgumentError for an address or a file that cannot be used."""
-
-    def __init__(self, bookkeeper: BookKeeper, access: PulsarAccess) -> None:
-        self.bookkeeper, self._access = bookkeeper, access
-        self._broker = _broker(access)
-        self._own_store: MetadataStore | None = None
-        self._nodes: PulsarNodes | None = None
-        self._with_transactions = set[tuple[str, str]]()  # namespaces; one that has had transactions stays here
-
-    async def nodes(self) -> PulsarNodes:
-        """Return Pulsar's nodes, with everything that brokers wrote before this call. They are beside those of the
-        ledgers, or in a store of their own. Raises MetadataUnavailableError."""
-        self.bookkeeper.check_open()
-        if self._nodes is None:
-            store, root = self.bookkeeper.store, ""
-            if self._access.metadata_uri:
-                uri, root = parse_metadata_uri(self._access.metadata_uri)
-                settings = self.bookkeeper.config.store_settings()
-                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
-            self._nodes = PulsarNodes(store, root)
-        await asyncio.to_thread(self._nodes.sync)
-        return self._nodes
-
-    def planner(
-        self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True, broker_may_fail: bool = False
-    ) -> PartitionPlanner:
-        """Return a planner of one topic or partition, which the caller closes."""
-        return PartitionPlanner(
-            self.bookkeeper,
-            nodes,
-            topic,
-            password=self._access.password,
-            broker=self._broker if asks_broker else None,
-            broker_may_fail=broker_may_fail,
-        )
-
-    async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:
-        """Return whether the topic's namespace has ever had transactions. Call it after the end of a read is known,
-        because a broker notes the first transaction of a namespace before the messages of that transaction."""
-        space = topic.tenant, topic.namespace
-        if space not in self._with_transactions and await asyncio.to_thread(nodes.may_have_transactions, topic):
-            self._with_transactions.add(space)
-        return space in self._with_transactions
-
-    def outcomes(self, topic: TopicName) -> PartitionReading:
-        """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
-        no rows, so it needs no entries before its ranges."""
-        from bk_core.pulsar.messages.rows import schema_of
-        from bk_core.pulsar.reading import LedgerReads, PartitionReading, ReadOptions
-
-        reads, options = LedgerReads(self.bookkeeper, self._access.password), ReadOptions(schema_of(None))
-        return PartitionReading(topic, reads, options, _no_history)
-
-    async def close(self) -> None:
-        """End the session with Pulsar's own metadata store, if it has one."""
-        store, self._own_store, self._nodes = self._own_store, None, None
-        if store is not None:
-            await asyncio.to_thread(store.close)
-
-    async def __aenter__(self) -> PulsarCluster:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -20,9 +20,9 @@ from bk_spark.options.offsets import EARLIEST, LATEST, WORDS, json_members, pars
 from bk_spark.options.selection import TopicSelection
 
 if TYPE_CHECKING:
+    from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.message_id import MessageId
     from bk_core.pulsar.model.topic_name import TopicName
-    from bk_core.pulsar.topic import PulsarAccess
 
 TOPIC_ONLY = (
     "pulsarMetadataUri",
@@ -108,7 +108,7 @@ class TopicOptions:
 
     def access(self, password: bytes) -> PulsarAccess:
         """Return these options for the client."""
-        from bk_core.pulsar.topic import PulsarAccess
+        from bk_core.pulsar.cluster import PulsarAccess
 
         return PulsarAccess(
             metadata_uri=self.metadata_uri,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from bk_core.client import BookKeeper
 from bk_core.errors import NoSuchEntryError
+from bk_core.pulsar.cluster import PulsarCluster
 from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
@@ -19,7 +20,6 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner
-from bk_core.pulsar.topic import PulsarCluster
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import TopicSelection
 from bk_spark.options.topic_options import TopicOptions

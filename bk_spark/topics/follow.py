@@ -14,6 +14,7 @@ from functools import partial
 
 from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
+from bk_core.pulsar.cluster import PulsarCluster
 from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
@@ -22,7 +23,6 @@ from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner
 from bk_core.pulsar.reading import PartitionReading
-from bk_core.pulsar.topic import PulsarCluster
 from bk_spark.options.offsets import EARLIEST, LATEST
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import TopicSelection

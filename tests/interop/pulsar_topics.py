@@ -30,9 +30,9 @@ from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import BookKeeper
 from bk_core.blocking.topics import Topic
 from bk_core.errors import BookKeeperError, MessageEncryptedError
+from bk_core.pulsar.cluster import PulsarAccess
 from bk_core.pulsar.messages.rows import TYPES
 from bk_core.pulsar.model.message_id import MessageId
-from bk_core.pulsar.topic import PulsarAccess
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import JavaProgram, Program
 from tests.interop.pulsar import BROKER, Broker, Client, install_client

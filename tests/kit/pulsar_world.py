@@ -12,10 +12,11 @@ from typing import Any
 from bk_core.client import BookKeeper
 from bk_core.client.writing.writer import LedgerWriter
 from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
+from bk_core.pulsar.cluster import PulsarAccess
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import MANAGED_LEDGERS, TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
-from bk_core.pulsar.topic import PulsarAccess, Topic
+from bk_core.pulsar.topic import Topic
 from tests.kit import pulsar_entries as kit
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 

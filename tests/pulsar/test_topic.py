@@ -315,7 +315,7 @@ async def following(world: PulsarWorld, tail: Any, count: int) -> list[bytes | N
 
 
 async def test_tail_follows_appends_rolls_trims_and_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bk_core.pulsar.topic.PARTITIONS_S", 0.1)
+    monkeypatch.setattr("bk_core.pulsar.tailing.PARTITIONS_S", 0.1)
     async with pulsar_world() as world:
         world.partitioned(NAME, 1)
         zero = f"{NAME}-partition-0"

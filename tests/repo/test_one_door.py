@@ -26,7 +26,7 @@ DOORS = {
     "open_store": {
         *(
             "bk_core/client/bookkeeper.py",
-            "bk_core/pulsar/topic.py",  # Pulsar's metadata, if they are not beside the ledgers
+            "bk_core/pulsar/cluster.py",  # Pulsar's metadata, if they are not beside the ledgers
             "bk_cli/access.py",
             "bookie_server/main.py",
             "bookie_server/admin/endpoints.py",

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metadata and the broker of a cluster of Apache Pulsar, for reads of its topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bk_core.client.bookkeeper import BookKeeper
+from bk_core.errors import InvalidArgumentError
+from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
+from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.plan import TopicRange
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
+from bk_core.pulsar.planning import PASSWORD, PartitionPlanner
+
+if TYPE_CHECKING:
+    from bk_core.pulsar.reading import PartitionReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PulsarAccess:
+    """The addresses and secrets with which topics are read.
+
+    ``metadata_uri`` is the place of Pulsar's metadata (``zk://host:2181/path``), if it is not the ZooKeeper of the
+    ledgers. ``admin_url`` is the admin port of a broker or proxy (``http://host:8080``), which is asked where an open
+    topic ends. ``token_path`` is a file with the token for its requests, which is read at each request; ``ca_path`` is
+    a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
+    with one. ``private_keys`` has private keys in PEM by the key names that producers use; ``*`` stands for all names.
+    """
+
+    metadata_uri: str = ""
+    admin_url: str = ""
+    token_path: str = ""
+    ca_path: str = ""
+    password: bytes = field(default=PASSWORD, repr=False)
+    private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
+
+
+class PulsarCluster:
+    """Pulsar's metadata and its broker, for reads of topics. Making it reads nothing. It is an async context manager
+    that closes it. Raises InvalidArgumentError for an address or a file that cannot be used."""
+
+    def __init__(self, bookkeeper: BookKeeper, access: PulsarAccess) -> None:
+        self.bookkeeper, self._access = bookkeeper, access
+        self._broker = _broker(access)
+        self._own_store: MetadataStore | None = None
+        self._nodes: PulsarNodes | None = None
+        self._with_transactions = set[tuple[str, str]]()  # namespaces; one that has had transactions stays here
+
+    async def nodes(self) -> PulsarNodes:
+        """Return Pulsar's nodes, with everything that brokers wrote before this call. They are beside those of the
+        ledgers, or in a store of their own. Raises MetadataUnavailableError."""
+        self.bookkeeper.check_open()
+        if self._nodes is None:
+            store, root = self.bookkeeper.store, ""
+            if self._access.metadata_uri:
+                uri, root = parse_metadata_uri(self._access.metadata_uri)
+                settings = self.bookkeeper.config.store_settings()
+                store = self._own_store = await asyncio.to_thread(lambda: open_store(uri, **settings))
+            self._nodes = PulsarNodes(store, root)
+        await asyncio.to_thread(self._nodes.sync)
+        return self._nodes
+
+    def planner(
+        self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True, broker_may_fail: bool = False
+    ) -> PartitionPlanner:
+        """Return a planner of one topic or partition, which the caller closes."""
+        return PartitionPlanner(
+            self.bookkeeper,
+            nodes,
+            topic,
+            password=self._access.password,
+            broker=self._broker if asks_broker else None,
+            broker_may_fail=broker_may_fail,
+        )
+
+    async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:
+        """Return whether the topic's namespace has ever had transactions. Call it after the end of a read is known,
+        because a broker notes the first transaction of a namespace before the messages of that transaction."""
+        space = topic.tenant, topic.namespace
+        if space not in self._with_transactions and await asyncio.to_thread(nodes.may_have_transactions, topic):
+            self._with_transactions.add(space)
+        return space in self._with_transactions
+
+    def outcomes(self, topic: TopicName) -> PartitionReading:
+        """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
+        no rows, so it needs no entries before its ranges."""
+        from bk_core.pulsar.messages.rows import schema_of
+        from bk_core.pulsar.reading import LedgerReads, PartitionReading, ReadOptions
+
+        reads, options = LedgerReads(self.bookkeeper, self._access.password), ReadOptions(schema_of(None))
+        return PartitionReading(topic, reads, options, _no_history)
+
+    async def close(self) -> None:
+        """End the session with Pulsar's own metadata store, if it has one."""
+        store, self._own_store, self._nodes = self._own_store, None, None
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+    async def __aenter__(self) -> PulsarCluster:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def _no_history(_: EntryPosition) -> list[TopicRange]:
+    return []
+
+
+def _broker(access: PulsarAccess) -> BrokerAdmin | None:
+    """Return the broker to ask, or None without an admin URL. Raises InvalidArgumentError for a bad URL or file."""
+    if not access.admin_url:
+        return None
+    import ssl
+
+    token: Callable[[], str] | None = None
+    if access.token_path:
+        path = Path(access.token_path)
+
+        def token() -> str:
+            return path.read_text(encoding="utf-8").strip()
+
+    try:
+        tls = ssl.create_default_context(cafile=access.ca_path) if access.ca_path else None
+        if token is not None:
+            token()
+    except OSError as error:
+        raise InvalidArgumentError(
+            "a file for requests to Pulsar's broker cannot be read",
+            value=f"{error.filename or access.ca_path}: {error}",
+        ) from error
+    return BrokerAdmin(access.admin_url, token=token, tls=tls)
