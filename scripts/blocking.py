@@ -109,7 +109,7 @@ Written by scripts/blocking.py from :mod:`bk_core.logs.named_log`; do not edit.
 """,
         "bk_core.logs.named_log",
         (
-            Facade("bk_core.logs.leader", "LogLeader", "BlockHandle", internal=("take_over",)),
+            Facade("bk_core.logs.leading.leader", "LogLeader", "BlockHandle", internal=("take_over",)),
             Facade("bk_core.logs.named_log", "NamedLog", "Handle", internal=("records", "compactor")),
         ),
     ),

@@ -22,7 +22,7 @@ from benchmarks.storage.reads import fill
 from benchmarks.storage.world import Ledger, Store, ledgers_of, scaled_segment
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import BookKeeperError
-from bookie_server.engine.committer import Committer
+from bookie_server.engine.commits.committer import Committer
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.disk_places import Place

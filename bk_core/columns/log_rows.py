@@ -18,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, json_rows, json_text, texts
+from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, texts
 from bk_core.columns import row_origins as places
+from bk_core.columns.json import rows as json_rows
+from bk_core.columns.json import text as json_text
 from bk_core.columns.row_origins import LedgerAt, Rows, corrupt
 from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch

@@ -24,7 +24,8 @@ from bk_core.client.repairing.repair import ByteRate
 from bk_core.entries.digest import ledger_key
 from bk_core.errors import BookKeeperError, InvalidArgumentError, LogExistsError, NoSuchLogError, Outcome
 from bk_core.logs.compactor import Compactor
-from bk_core.logs.leader import LogLeader
+from bk_core.logs.leading.leader import LogLeader
+from bk_core.logs.leading.requests import LeadOptions
 from bk_core.logs.machines.change import HeadChange, Intent, change_head
 from bk_core.logs.machines.compaction import Compacted
 from bk_core.logs.machines.deletion import DeleteLog, VacuumDeleted, VacuumedDeleted, finish
@@ -35,7 +36,6 @@ from bk_core.logs.model.compaction import CompactionLimits, Run
 from bk_core.logs.model.deleted import DeletedLog
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
-from bk_core.logs.requests import LeadOptions
 from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.layout import check_log_name
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatchReader, Schema, Table
 
     from bk_core.columns.where import Condition
-    from bk_core.logs.arrow_reading import LogScan
+    from bk_core.logs.arrow.reading import LogScan
 
 __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 
@@ -508,7 +508,7 @@ class NamedLog:
         codec: str | None,
         schema: Schema | None,
     ) -> LogScan:
-        from bk_core.logs.arrow_reading import LogScan, WantedColumns  # needs pyarrow
+        from bk_core.logs.arrow.reading import LogScan, WantedColumns  # needs pyarrow
 
         head = (await self.head()).value
         first = head.start_offset if start is None else start
@@ -540,7 +540,7 @@ class NamedLog:
         LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and the other errors of creating,
         writing and publishing a ledger. Then nothing was appended, unless the error's outcome is UNKNOWN.
         """
-        from bk_core.logs.arrow_writing import RowsToWrite, write_ledger  # needs pyarrow
+        from bk_core.logs.arrow.writing import RowsToWrite, write_ledger  # needs pyarrow
 
         head = await self._head_to_append(digest_type)
         known = {} if head is None else await asyncio.to_thread(self._store.schemas, head)

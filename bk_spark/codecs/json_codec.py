@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import json_rows, json_text, texts
+from bk_core.columns import texts
 from bk_core.columns.arrow_schema import conformed
+from bk_core.columns.json import rows as json_rows
+from bk_core.columns.json import text as json_text
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX

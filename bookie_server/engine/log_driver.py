@@ -20,8 +20,8 @@ from typing import Protocol
 
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bk_core.observe.slow_log import SlowLog
-from bookie_server.engine.commit_observer import CommitObserver
-from bookie_server.engine.committer import Committer
+from bookie_server.engine.commits.committer import Committer
+from bookie_server.engine.commits.observer import CommitObserver
 from bookie_server.engine.holdings import answer_read, read_at_once
 from bookie_server.engine.index_hop import DEADLINE_S, copier, poster, wait_for
 from bookie_server.engine.maintenance_thread import MaintenanceThread

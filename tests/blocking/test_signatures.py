@@ -12,7 +12,7 @@ import pytest
 from bk_core import blocking, client
 from bk_core.blocking import logs
 from bk_core.client.detached import DetachedReader
-from bk_core.logs.leader import LogLeader
+from bk_core.logs.leading.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
 from tests.kit.memory_cluster import memory_cluster
 

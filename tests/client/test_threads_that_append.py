@@ -15,7 +15,7 @@ from bk_core.client import ClientConfig
 from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WindowFullError
-from bk_core.logs.leader import LogLeader
+from bk_core.logs.leading.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster

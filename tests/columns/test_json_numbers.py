@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bk_core.columns import json_rows
+from bk_core.columns.json import rows as json_rows
 from bk_core.entries.batch import EntryBatch
 
 

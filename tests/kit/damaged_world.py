@@ -10,8 +10,8 @@ from pathlib import Path
 from bookie_server.storage.bytes.index_file import IndexSections, decode_index_header
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.maintenance.index_port import DirectIndexPort, IndexPort
-from bookie_server.storage.maintenance.reindex import Reindexer
-from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.reindex import Reindexer
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
 from tests.kit.segment_world import (
     Answer,
     Storage,

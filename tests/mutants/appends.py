@@ -69,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an offset is made outside the lock",
-        "bk_core/logs/appender.py",
+        "bk_core/logs/leading/appender.py",
         "        with self._lock:\n            self._check()\n",
         "        with threading.Lock():\n            self._check()\n",
         APPENDER,
@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a switch does not wait for batches under way",
-        "bk_core/logs/appender.py",
+        "bk_core/logs/leading/appender.py",
         "        await self._no_batches.wait()\n",
         "",
         APPENDER,

@@ -135,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-takeover-begins-with-any-head",
-        path="bk_core/logs/requests.py",
+        path="bk_core/logs/leading/requests.py",
         old="            found = self._store.read(sync=True)  # the leader may have changed a moment ago\n",
         new="            found = self._store.read()\n",
         tests=(f"{_LOGS}::test_takeover_begins_with_the_head_as_it_is",),

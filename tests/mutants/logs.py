@@ -24,7 +24,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a log found after a lost answer is taken for ours",
-        path="bk_core/metadata/tree/logs.py",
+        path="bk_core/metadata/tree/named_logs/records.py",
         old="is_mine = lost is not None and self._find(path) == head",
         new="is_mine = lost is not None",
         tests=(f"{_RECORDS}test_another_log_of_this_name_is_not_taken_for_ours_after_a_lost_answer",),
@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a leader lists a ledger that vacuum has deleted",
-        path="bk_core/logs/requests.py",
+        path="bk_core/logs/leading/requests.py",
         old="        await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)\n",
         new="",
         tests=("tests/logs/test_leader_ends.py::test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed",),
@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the record of what is unlinked is written beside the head, not with it",
-        path="bk_core/metadata/tree/logs.py",
+        path="bk_core/metadata/tree/named_logs/records.py",
         old="""            ops.append(Create(self._record(write.name, f"{write.version + 1:010d}"), write.unlinked))""",
         new="""            self._tree.create(self._record(write.name, f"{write.version + 1:010d}"), write.unlinked)""",
         tests=(
@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a log made after ours was deleted is deleted too",
-        path="bk_core/metadata/tree/logs.py",
+        path="bk_core/metadata/tree/named_logs/records.py",
         old="if lost is not None and (stat is None or stat.ctime_ms != made_ms):",
         new="if lost is not None and stat is None:",
         tests=(f"{_RECORDS}test_a_log_made_after_ours_was_deleted_outlives_a_lost_answer",),
@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a page brings a deleted log back",
-        path="bk_core/metadata/tree/logs.py",
+        path="bk_core/metadata/tree/named_logs/records.py",
         old="""                self._tree.create(path, data)
                 return
             except NoNodeError as error:""",

@@ -14,7 +14,7 @@ _ROOT = "tests/contracts/test_cluster_root_contract.py"
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who makes a cluster overwrites nothing, and does not notice another's root",
-        "bk_core/metadata/tree/cluster_root.py",
+        "bk_core/metadata/tree/cluster/root.py",
         "            if found is not None and tree.children(root):",
         "            if found is not None and tree.exists(f'{root}/INSTANCEID'):",
         (f"{_ROOT}::test_a_root_that_holds_something_else_is_refused_and_left_as_it_is",),
@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who comes second gives up",
-        "bk_core/metadata/tree/cluster_root.py",
+        "bk_core/metadata/tree/cluster/root.py",
         "        except (NodeExistsError, NoNodeError, BadVersionError, MetadataUnavailableError):",
         "        except (NoNodeError, BadVersionError, MetadataUnavailableError):",
         (

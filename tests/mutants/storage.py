@@ -81,7 +81,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "groups behind a failed one are written",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         """        except BookKeeperError as error:
             self.queue.halt()
             self._post(self._failed, error)
@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "frames behind a failed group stay queued",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         """            self.frames.clear()
             self._is_halted = not resume
 """,
@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copies wait until no frame is queued",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "            self._copies_turn = True\n",
         "",
         (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),

@@ -14,7 +14,7 @@ BOOKIE = ("tests/sim/threads/test_bookie_threads.py::test_many_orders_of_a_booki
 COMMITTER = (
     Mutant(
         "frames are put and nobody is woken",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "speed.took_s >= speed.fast_s:\n                self._wake.notify()\n                return False\n",
         "speed.took_s >= speed.fast_s:\n                return False\n",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
@@ -23,7 +23,7 @@ COMMITTER = (
     ),
     Mutant(
         "a commit on the loop overtakes a group that the loop has not heard of",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         "            if self._posted != self._told:\n",
         "            if False:\n",
         (
@@ -35,7 +35,7 @@ COMMITTER = (
     ),
     Mutant(
         "the position is not recorded after commits on the loop",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         "        self._is_watched = False\n        self.queue.wake()\n",
         "        self._is_watched = False\n",
         (
@@ -47,7 +47,7 @@ COMMITTER = (
     ),
     Mutant(
         "whether there is work is looked up before the lock",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "        with self._wake:\n            while True:\n                work = None",
         "        if not (self.copies or self.frames or self._is_stopping or may_record()):\n"
         "            with self._wake:\n"
@@ -59,7 +59,7 @@ COMMITTER = (
     ),
     Mutant(
         "a refused group does not halt the thread",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         "        except BookKeeperError as error:\n            self.queue.halt()\n            self._post",
         "        except BookKeeperError as error:\n            self._post",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
@@ -68,7 +68,7 @@ COMMITTER = (
     ),
     Mutant(
         "queued frames outlive the failure that ends them",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "            self.frames.clear()\n            self._is_halted = not resume\n",
         "            self._is_halted = not resume\n",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
@@ -77,7 +77,7 @@ COMMITTER = (
     ),
     Mutant(
         "a final failure lets the thread go on",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "            self._is_halted = not resume\n",
         "            self._is_halted = False\n",
         (ORDERS + "nothing_is_written_or_told_behind_a_failed_sync",),
@@ -86,7 +86,7 @@ COMMITTER = (
     ),
     Mutant(
         "the answer is posted before the sync",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         "                places = self._writer.write(group)\n"
         "                self._posted += 1\n"
         "                self._post(self._tell, places)\n",
@@ -104,7 +104,7 @@ COMMITTER = (
     ),
     Mutant(
         "the position is not recorded when it gets quiet",
-        "bookie_server/engine/commit_queue.py",
+        "bookie_server/engine/commits/queue.py",
         "self._wake.wait(IDLE_S if unrecorded else None)",
         "self._wake.wait(None)",
         (ORDERS + "the_position_is_on_record_soon_after_the_last_group",),
@@ -113,7 +113,7 @@ COMMITTER = (
     ),
     Mutant(
         "a stop does not record the position",
-        "bookie_server/engine/group_writer.py",
+        "bookie_server/engine/commits/group_writer.py",
         "            if not self._log.failed:\n                self._log.record_position()\n",
         "            pass\n",
         (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
@@ -122,7 +122,7 @@ COMMITTER = (
     ),
     Mutant(
         "a reserve group is tried once only",
-        "bookie_server/engine/group_writer.py",
+        "bookie_server/engine/commits/group_writer.py",
         "        except DataDirectoryError:\n            if not group.reserve:\n                raise\n"
         "            return self._log.append_group(group.frames, headers=group.headers, reserve=True)\n",
         "        except DataDirectoryError:\n            raise\n",
@@ -132,7 +132,7 @@ COMMITTER = (
     ),
     Mutant(
         "an unforeseen error ends the commit thread in silence",
-        "bookie_server/engine/committer.py",
+        "bookie_server/engine/commits/committer.py",
         '        self._post(self._failed, StorageFailedError("the commit thread failed", value=repr(error)))\n',
         "",
         (ORDERS + "an_error_that_nobody_foresaw_is_told_and_ends_all_acks",),

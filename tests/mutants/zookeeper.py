@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 
 _HANDLER = "bk_core/metadata/zookeeper/session.py"
 _SESSION = "bk_core/metadata/zookeeper/session.py"
-_BOOKIES = "bk_core/metadata/tree/bookies.py"
+_BOOKIES = "bk_core/metadata/tree/cluster/bookies.py"
 _IDS = "bk_core/metadata/tree/ids.py"
 _LEDGERS = "bk_core/metadata/tree/ledgers.py"
 _WATCHES = "bk_core/metadata/tree/watches.py"

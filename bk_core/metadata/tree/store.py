@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from bk_core.errors import MetadataCorruptError, MetadataError
 from bk_core.metadata.layout import ServiceUri
 from bk_core.metadata.port import CancelWatch, SessionState
-from bk_core.metadata.tree.bookies import Bookies, Cookies
-from bk_core.metadata.tree.cluster_root import make_cluster, why_no_cluster
-from bk_core.metadata.tree.deleted_logs import DeletedLogs
+from bk_core.metadata.tree.cluster.bookies import Bookies, Cookies
+from bk_core.metadata.tree.cluster.root import make_cluster, why_no_cluster
+from bk_core.metadata.tree.cluster.security import Security
 from bk_core.metadata.tree.foreign import ForeignNodes
 from bk_core.metadata.tree.ledgers import Ledgers
-from bk_core.metadata.tree.logs import Logs
-from bk_core.metadata.tree.security import Security
+from bk_core.metadata.tree.named_logs.deleted import DeletedLogs
+from bk_core.metadata.tree.named_logs.records import Logs
+from bk_core.metadata.tree.named_logs.upkeep import Upkeep
 from bk_core.metadata.tree.tree import Tree, ensure_path
 from bk_core.metadata.tree.underreplication import Underreplication
-from bk_core.metadata.tree.upkeep import Upkeep
 from bk_core.metadata.tree.watches import Watches
 from bk_core.metadata.worker import Worker
 

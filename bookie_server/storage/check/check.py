@@ -52,7 +52,7 @@ from bookie_server.storage.disk.cookie import (
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.disk.overlay import Overlay
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
-from bookie_server.storage.maintenance.stored import StoredPair
+from bookie_server.storage.maintenance.sealed.stored import StoredPair
 from bookie_server.storage.start.replay import Opening, read_header
 
 _TROUBLES = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.schedule import UNDER_LOAD, Load, MaintenanceLimits, MajorRuns
-from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
 
 
 class PacedCompaction:

@@ -38,8 +38,8 @@ from bookie_server.storage.bytes.segment import segment_name
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.live_frames import LiveFrames, together
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
+from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames, together
 
 logger = logging.getLogger(__name__)
 

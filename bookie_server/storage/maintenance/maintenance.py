@@ -21,9 +21,9 @@ from bookie_server.storage.maintenance.checkpointer import Checkpointer, Checkpo
 from bookie_server.storage.maintenance.compaction import Copy, SegmentCompactor
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.log_upkeep import LogUpkeep
-from bookie_server.storage.maintenance.reindex import Reindexer
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
-from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.reindex import Reindexer
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
 from bookie_server.storage.maintenance.space_return import SpaceReturn
 from bookie_server.storage.maintenance.storage_stats import StatsReader, StorageParts
 from bookie_server.storage.maintenance.tasks import LOOK_S, TaskSchedule

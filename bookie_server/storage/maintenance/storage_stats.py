@@ -12,8 +12,8 @@ from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.index_port import IndexPort
 from bookie_server.storage.maintenance.log_upkeep import LogUpkeep
-from bookie_server.storage.maintenance.reindex import Reindexer
-from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.reindex import Reindexer
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
 from bookie_server.storage.maintenance.space_return import SpaceReturn
 from bookie_server.storage.maintenance.tasks import TaskSchedule
 

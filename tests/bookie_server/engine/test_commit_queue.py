@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from bookie_server.engine.commit_queue import INLINE_FRAMES, CommitQueue, Copies, Group
-from bookie_server.engine.disk_speed import DiskSpeed
+from bookie_server.engine.commits.disk_speed import DiskSpeed
+from bookie_server.engine.commits.queue import INLINE_FRAMES, CommitQueue, Copies, Group
 from tests.kit.segment_world import entries
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
-from bookie_server.engine.committer import Committer
+from bookie_server.engine.commits.committer import Committer
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.disk_places import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_server.engine.disk_speed import GROUP_BYTES_MIN, DiskSpeed
+from bookie_server.engine.commits.disk_speed import GROUP_BYTES_MIN, DiskSpeed
 
 MB = 1_000_000
 

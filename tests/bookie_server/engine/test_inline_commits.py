@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bk_core.errors import BookKeeperError
-from bookie_server.engine.commit_queue import INLINE_BYTES
+from bookie_server.engine.commits.queue import INLINE_BYTES
 from tests.bookie_server.engine.test_committer import PART_S, a_rig, warmed
 from tests.kit.segment_world import entries
 

@@ -13,9 +13,9 @@ from bookie_server.storage.bytes import joined_frames
 from bookie_server.storage.bytes.joined_frames import _Columns
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.index.segment_directory import SegmentDirectory
-from bookie_server.storage.maintenance import live_frames
 from bookie_server.storage.maintenance.compaction import SegmentCompactor
-from bookie_server.storage.maintenance.live_frames import LiveFrames
+from bookie_server.storage.maintenance.sealed import live_frames
+from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames
 from tests.sim.mutants.storage import Planted, _planted
 
 _open, _write, _second_look, _numbers = (

@@ -14,10 +14,10 @@ from bookie_server.storage.bytes.index_rows import INDEX_ROW
 from bookie_server.storage.bytes.scan import SegmentScanner
 from bookie_server.storage.bytes.verify import FoundFrames
 from bookie_server.storage.index.search import DamagedPlaces
-from bookie_server.storage.maintenance import reindex, scrub, stored
-from bookie_server.storage.maintenance.reindex import Reindexer
-from bookie_server.storage.maintenance.scrub import Scrubber
-from bookie_server.storage.maintenance.stored import StoredSegment
+from bookie_server.storage.maintenance.sealed import reindex, scrub, stored
+from bookie_server.storage.maintenance.sealed.reindex import Reindexer
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.stored import StoredSegment
 from bookie_server.storage.start import log_end
 from bookie_server.storage.start.log_end import give_back_unused
 from bookie_server.storage.start.replay import Opening

@@ -14,8 +14,10 @@ from typing import Any, cast
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
 from bk_core.wire.lane.reasons import Reason
-from bookie_server.engine import commit_queue, committer, group_writer, index_hop, log_driver, maintenance_thread
 from bookie_server.engine import engine as engine_module
+from bookie_server.engine import index_hop, log_driver, maintenance_thread
+from bookie_server.engine.commits import committer, group_writer
+from bookie_server.engine.commits import queue as commit_queue
 from bookie_server.engine.engine import BookieEngine
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.log_driver import OpenLog

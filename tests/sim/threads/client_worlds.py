@@ -25,8 +25,8 @@ from bk_core.client.writing import append_room as room
 from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, WindowFullError
-from bk_core.logs import appender
-from bk_core.logs.leader import LogLeader
+from bk_core.logs.leading import appender
+from bk_core.logs.leading.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
 from tests.kit.memory_cluster import MemoryBookKeeper
 from tests.sim.threads.baton import Turns

@@ -13,8 +13,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
-from bookie_server.engine import commit_queue, committer, group_writer
-from bookie_server.engine.committer import Committer
+from bookie_server.engine.commits import committer, group_writer
+from bookie_server.engine.commits import queue as commit_queue
+from bookie_server.engine.commits.committer import Committer
 from bookie_server.machine.disk_places import Place
 from tests.kit.lanes import frame
 from tests.sim.storage import StorageBackEnd

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types
 
-from bk_core.columns import json_rows, json_suspects
+from bk_core.columns.json import rows as json_rows
+from bk_core.columns.json import suspects as json_suspects
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumentError
 from bk_spark import codecs

@@ -15,7 +15,7 @@ from typing import Any
 
 from bookie_server import main
 from bookie_server.config import BookieConfig
-from bookie_server.engine.committer import Committer
+from bookie_server.engine.commits.committer import Committer
 from bookie_server.identity.opening import open_storage
 from bookie_server.machine.disk_places import Place
 from tests.trials.storage.counts import CountingFiles, CountingPowerLossFiles, Counts

@@ -17,8 +17,8 @@ from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.storage.bytes.index_file import IndexHeader, build_index
 from bookie_server.storage.bytes.joined_frames import frame_sizes
-from bookie_server.storage.maintenance import live_frames
-from bookie_server.storage.maintenance.live_frames import LiveFrames
+from bookie_server.storage.maintenance.sealed import live_frames
+from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames
 from tests.kit.compaction_world import CompactionWorld, deleted
 from tests.kit.segment_world import assert_honest, entries, striped
 from tests.kit.whole_files import decode_index_file

@@ -12,7 +12,7 @@ from bookie_server.machine.disk_places import IndexBlock
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.ledger_frames import BlockFrames
-from bookie_server.storage.maintenance import stored
+from bookie_server.storage.maintenance.sealed import stored
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import assert_honest, entries
 from tests.kit.whole_files import decode_index_file, encode_index_file

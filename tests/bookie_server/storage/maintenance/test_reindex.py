@@ -13,7 +13,7 @@ from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.disk_places import IndexBlock, Place
 from bookie_server.storage.disk.files import BLOCK
 from bookie_server.storage.index.search import SPARSE_SECTION
-from bookie_server.storage.maintenance.reindex import PUT_OFF_STEPS
+from bookie_server.storage.maintenance.sealed.reindex import PUT_OFF_STEPS
 from tests.kit.amount import some
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
 from tests.kit.whole_files import decode_index_file

@@ -10,7 +10,7 @@ import pytest
 
 from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import BLOCK
-from bookie_server.storage.maintenance.scrub import Scrubber
+from bookie_server.storage.maintenance.sealed.scrub import Scrubber
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
 from tests.kit.segment_world import entries
 from tests.kit.whole_files import decode_index_file, encode_index_file

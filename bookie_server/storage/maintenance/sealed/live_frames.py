@@ -27,7 +27,7 @@ from bookie_server.storage.bytes.joined_frames import FRAME_HEAD, FrameTable, de
 from bookie_server.storage.bytes.run_frames import check_stored_frame, members_of_run
 from bookie_server.storage.bytes.segment import FRAME_ALIGNMENT, segment_name, stamp_seed
 from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
-from bookie_server.storage.maintenance.stored import StoredIndex
+from bookie_server.storage.maintenance.sealed.stored import StoredIndex
 
 WINDOW_BYTES = 1 << 20
 """How many bytes of a segment are read at a time; more only for a single larger frame."""

@@ -37,7 +37,7 @@ from bookie_server.storage.disk.files import BLOCK, Files, round_up
 from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 from bookie_server.storage.index.index import DamagedIndex, LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.stored import StoredIndex, StoredSegment, place_of
+from bookie_server.storage.maintenance.sealed.stored import StoredIndex, StoredSegment, place_of
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bk_core.entries.frame import FrameHeader, parse_header
-from bookie_server.engine.disk_speed import DiskSpeed
+from bookie_server.engine.commits.disk_speed import DiskSpeed
 from bookie_server.machine.disk_places import Place
 
 INLINE_BYTES = 64 << 10

@@ -22,10 +22,10 @@ from concurrent.futures import Future
 from bk_core.entries.frame import FrameHeader
 from bk_core.errors import BookKeeperError, StorageFailedError
 from bk_core.observe.metrics import Histogram
-from bookie_server.engine.commit_observer import CommitObserver
-from bookie_server.engine.commit_queue import CommitQueue, Copies, Group
-from bookie_server.engine.disk_speed import FAST_S, DiskSpeed
-from bookie_server.engine.group_writer import GroupWriter
+from bookie_server.engine.commits.disk_speed import FAST_S, DiskSpeed
+from bookie_server.engine.commits.group_writer import GroupWriter
+from bookie_server.engine.commits.observer import CommitObserver
+from bookie_server.engine.commits.queue import CommitQueue, Copies, Group
 from bookie_server.engine.index_hop import poster
 from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_log import SegmentLog

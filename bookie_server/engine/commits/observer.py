@@ -12,7 +12,7 @@ from bk_core.entries.frame import FrameHeader, parse_header
 from bk_core.observe.metrics import Histogram
 from bk_core.observe.slow_log import SlowLog
 from bk_core.observe.traces import spans
-from bookie_server.engine.commit_queue import Group
+from bookie_server.engine.commits.queue import Group
 from bookie_server.engine.slow import slow_commit
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from bk_core.columns import json_numbers, json_suspects
+from bk_core.columns.json import numbers as json_numbers
+from bk_core.columns.json import suspects as json_suspects
 from bk_core.entries.batch import EntryBatch
 
 if TYPE_CHECKING:

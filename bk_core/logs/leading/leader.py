@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver of a log's leadership: carries out the effects of :mod:`bk_core.logs.machines.leadership`, and lets the
-application append at the same time (:mod:`bk_core.logs.appender`). It contains no rule of the protocol."""
+application append at the same time (:mod:`bk_core.logs.leading.appender`). It contains no rule of the protocol."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bk_core.client.running.driver import Driver
 from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import BookKeeperError, LeadershipLostError, Outcome
-from bk_core.logs.appender import LogAppender
+from bk_core.logs.leading.appender import LogAppender
+from bk_core.logs.leading.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.ledgers import end_of
 from bk_core.logs.machines import leadership_events as ev
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.model.head import LogHead
-from bk_core.logs.requests import LeadershipRequests, LeadOptions
 from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
 from bk_core.observe.traces import traced

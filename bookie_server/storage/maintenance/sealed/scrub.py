@@ -31,7 +31,7 @@ from bookie_server.storage.bytes.verify import describe, entries_lost, names_dam
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import IndexPort
-from bookie_server.storage.maintenance.stored import StoredPair, place_of
+from bookie_server.storage.maintenance.sealed.stored import StoredPair, place_of
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 
 from bk_core.errors import BookKeeperError, DataDirectoryError
-from bookie_server.engine.commit_observer import CommitObserver
-from bookie_server.engine.commit_queue import Copies, Group
-from bookie_server.engine.disk_speed import DiskSpeed
+from bookie_server.engine.commits.disk_speed import DiskSpeed
+from bookie_server.engine.commits.observer import CommitObserver
+from bookie_server.engine.commits.queue import Copies, Group
 from bookie_server.machine.disk_places import Place
 from bookie_server.storage.log.segment_log import SegmentLog
 

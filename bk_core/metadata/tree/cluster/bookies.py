@@ -23,7 +23,7 @@ from bk_core.metadata.layout import Layout, check_bookie_id
 from bk_core.metadata.port import SessionState
 from bk_core.metadata.records import Cookie, Order, decode_cookie, decode_service_info, encode_service_info
 from bk_core.metadata.tree.base import StorePart, first_loss
-from bk_core.metadata.tree.orders import Orders
+from bk_core.metadata.tree.cluster.orders import Orders
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
     BadVersionError,

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sealed segments: reads and checks them, scrubs them, and rebuilds their indexes."""
