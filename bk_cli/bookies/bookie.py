@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from bk_cli import level_signals, options
+from bk_cli import options
 from bk_cli.access import Access, access
 from bk_core.errors import InvalidArgumentError
+from bk_core.observe import log_level
 
 if TYPE_CHECKING:
     from bookie_server.config import BookieConfig
@@ -81,7 +82,7 @@ def run(
 
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    level_signals.listen()
+    log_level.listen_to_signals()
     if lifeline_fd is not None:
         from bk_cli.local import lifeline
 

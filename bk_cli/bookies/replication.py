@@ -10,11 +10,12 @@ import socket
 
 import click
 
-from bk_cli import level_signals, options, output
+from bk_cli import options, output
 from bk_cli.access import Access, access
 from bk_core.cluster.replication import mark_object, since_ms
 from bk_core.cluster.replication import status as cluster_status
 from bk_core.cluster.replication import unreadable as cannot_be_read
+from bk_core.observe import log_level
 
 LEDGERS_SHOWN = 20
 
@@ -125,7 +126,7 @@ def autorecovery(access: Access, rate: int, repairs: int, delay_ms: int, grace_m
 
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    level_signals.listen()
+    log_level.listen_to_signals()
     config = AutoRecoveryConfig(
         replication_bytes_per_s=rate,
         repairs_max=repairs,

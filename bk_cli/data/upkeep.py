@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bk_cli import level_signals, options, output
+from bk_cli import options, output
 from bk_cli.access import Access, access
+from bk_core.observe import log_level
 
 if TYPE_CHECKING:
     from bk_core.logs.model.upkeep_plan import UpkeepConfig, UpkeepPlan
@@ -95,7 +96,7 @@ def upkeep(
         return asyncio.run(_once(access, owner, config, passwords, as_json))
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    level_signals.listen()
+    log_level.listen_to_signals()
     return asyncio.run(_run(access, owner, config, passwords))
 
 

@@ -5,6 +5,7 @@ start."""
 from __future__ import annotations
 
 import logging
+import signal
 
 from bk_core.errors import InvalidArgumentError
 
@@ -36,6 +37,13 @@ def set_level(level: str, name: str = "") -> None:
         _before.setdefault(name, found.level)
         found.setLevel(level)
     logger.warning("the level of %s is now %s", name or "all loggers", logging.getLevelName(found.level))
+
+
+def listen_to_signals() -> None:
+    """Set the level to DEBUG at SIGUSR1, and back to the level of the start at SIGUSR2 (decision 0058). Call it on the
+    main thread."""
+    signal.signal(signal.SIGUSR1, lambda *_: set_level("DEBUG"))
+    signal.signal(signal.SIGUSR2, lambda *_: set_level(BACK))
 
 
 def levels() -> dict[str, object]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from bk_cli import level_signals
 from bk_core.errors import InvalidArgumentError
 from bk_core.observe import log_level
 
@@ -27,7 +26,7 @@ def root() -> Iterator[logging.Logger]:
 
 def test_signals_make_a_server_tell_more_and_then_as_before(root: logging.Logger) -> None:
     root.setLevel(logging.INFO)
-    level_signals.listen()
+    log_level.listen_to_signals()
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGUSR1)
         assert root.level == logging.DEBUG
