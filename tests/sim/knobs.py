@@ -48,6 +48,7 @@ class Knobs:
     deletes: float = 0.0
     flipped_bits: int = 0  # frames damaged at rest
     hostile: float = 0.0  # an answer's LAC body or frame is flipped on its way
+    endless: float = 0.05  # of the answers that repeat themselves, those that do so for 9 MiB: each costs seconds
     apache: float = 0.0  # of the bookies, those that answer as Apache's do
     busy: float = 0.0  # a bookie of Apache's has too much to do, or an I/O error, for one entry
     # the work

@@ -16,7 +16,7 @@ from bookie_server.machine import events as ev
 from tests.sim.scheduler import Scheduler
 
 
-def part(effect: ev.SendPart, random: Random, scheduler: Scheduler) -> ev.SendPart:
+def part(effect: ev.SendPart, random: Random, scheduler: Scheduler, endless: float) -> ev.SendPart:
     """A flipped bit, a record among the entries, or the same again and again."""
     whole = b"".join(effect.frames)
     kind = random.choice(("bit", "bit", "record", "much"))
@@ -24,7 +24,7 @@ def part(effect: ev.SendPart, random: Random, scheduler: Scheduler) -> ev.SendPa
     if kind == "record":
         whole = bytes(encode_record(FrameKind.FENCE, parse_header(whole).ledger_id)) + whole
     elif kind == "much":
-        whole *= 1 + (9 << 20) // len(whole) if random.random() < 0.05 else 3
+        whole *= 1 + (9 << 20) // len(whole) if random.random() < endless else 3
     else:
         scheduler.reached("an answer with a flipped bit")
         whole = _flipped(whole, random)

@@ -390,7 +390,7 @@ class SimNetwork:
         if not self.knobs.hostile or random.random() >= self.knobs.hostile:
             return effect
         if isinstance(effect, ev.SendPart):
-            return lies.part(effect, random, self.scheduler)
+            return lies.part(effect, random, self.scheduler, self.knobs.endless)
         if isinstance(effect, ev.SendTrailer):
             return lies.trailer(effect, random, self.scheduler)
         if isinstance(effect, ev.SendLac):

@@ -134,6 +134,16 @@ def another_entry_counts() -> AbstractContextManager[None]:
     return patched((QuorumEnd, "_count", mutant))
 
 
+def entries_of_the_wait_count() -> AbstractContextManager[None]:
+    """The second look goes on behind the first one: entries that came meanwhile did not settle."""
+    ask_all = QuorumEnd._ask_all
+
+    def mutant(self: QuorumEnd, phase: Any, last: int) -> list[Any]:
+        return ask_all(self, phase, self.lac + self.entries_max if phase is EndPhase.ASK_AGAIN else last)
+
+    return patched((QuorumEnd, "_ask_all", mutant))
+
+
 def replaced_bookies_count() -> AbstractContextManager[None]:
     """What bookies of the record before said counts for those in their places."""
     ask_all = QuorumEnd._ask_all
@@ -170,6 +180,7 @@ MUTANTS: tuple[tuple[str, str, Planted], ...] = (
     ("a bookie that does not answer counts as a holder", "P15 MUST4", silence_is_a_yes),
     ("an entry with a bad digest counts", "P15 P5", digests_are_not_checked),
     ("another entry's copy counts", "P15", another_entry_counts),
+    ("entries that came during the wait count", "P15", entries_of_the_wait_count),
     ("answers of replaced bookies count", "P15", replaced_bookies_count),
     ("looking for an end fences", "P15", looking_fences),
 )
