@@ -147,7 +147,7 @@ def test_no_error_shows_a_password(tmp_path: Path) -> None:
 def test_folders_that_are_made_in_advance_are_known_and_those_beside_the_root_are_all() -> None:
     for folder in FIRST_FOLDERS:
         assert kind_of(ROOT + folder, ROOT) != "nodes of unknown kind", folder
-    source = "".join(path.read_text() for path in Path("bk_core/metadata/tree").glob("*.py"))
+    source = "".join(path.read_text() for path in Path("bk_core/metadata/tree").rglob("*.py"))
     found = {
         f"-{each.split('}-')[1].split('/')[0].split(chr(34))[0]}"
         for each in source.split("{self._root")[1:]

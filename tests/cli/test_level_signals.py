@@ -15,7 +15,8 @@ from bk_core.observe import log_level
 
 
 @pytest.fixture
-def root() -> Iterator[logging.Logger]:
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    monkeypatch.setattr(log_level, "_before", {})  # another test may have set a level and not set it back
     logger, level = logging.getLogger(), logging.getLogger().level
     handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
     yield logger
