@@ -75,7 +75,9 @@ async def work(bookkeeper: BookKeeper, number: int) -> None:
         await leader.append(b"of a log")
 
 
-@pytest.mark.parametrize("lane", [DIRECT, GRPC, BOOKIE_RPC])
+@pytest.mark.parametrize(
+    "lane", [DIRECT, pytest.param(GRPC, marks=pytest.mark.long), pytest.param(BOOKIE_RPC, marks=pytest.mark.long)]
+)
 def test_nothing_of_what_has_ended_stays_in_a_client_or_a_bookie(lane: str, tmp_path: Path) -> None:
     async def story() -> None:
         uri = f"memory://{uuid.uuid4().hex}"

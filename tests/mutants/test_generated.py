@@ -158,6 +158,7 @@ def test_tests_written_for_a_file_come_first_and_the_quick_ones_of_them() -> Non
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_servers_that_can_notice_are_those_of_the_same_subject() -> None:
     assert "tests/e2e/test_autorecovery.py" in kindred("bookie_server/autorecovery/worker.py", is_real=True)
     assert "tests/cli/data/test_log_upkeep.py" in kindred("bk_cli/data/log_upkeep.py", is_real=True)

@@ -52,6 +52,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return email.message_from_bytes(wheel.read(name))
 
 
+@pytest.mark.long
 def test_two_builds_and_the_build_from_the_sdist_are_equal(made: list[Path]) -> None:
     names = [f"pyspark_bookkeeper-{bk_core.__version__}{end}" for end in ("-py3-none-any.whl", ".tar.gz")]
     assert [path.name for path in made] == names, "a pure wheel, for all platforms"

@@ -137,6 +137,7 @@ def started(path: Path) -> Iterator[str]:
                 yield first.value
 
 
+@pytest.mark.long
 def test_every_program_that_is_run_is_in_the_list() -> None:
     listed = {name for names, *_ in rows() for name in names.split("|")} | GRANTED | ALONE
     sources = [path for path in files_of("*.py") if not relative(path).startswith("contrib/")]
