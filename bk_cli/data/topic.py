@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from bk_core.pulsar.model.managed_ledger import Cursor
     from bk_core.pulsar.topic import PartitionInfo, TopicInfo
 
+QUORUM_SETTLE_MS = 60_000
+
 _ENDS = {
     "closed": "its last ledger is closed",
     "lac": "the LAC of the bookies; later messages may exist (--admin-url)",
+    "quorum": "an ack quorum of bookies has it, above their LAC (--quorum)",
     "broker": "from the broker",
     "terminated": "the topic was terminated there",
 }
@@ -169,6 +172,19 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
     help="A private key in PEM for messages that are encrypted for NAME; * fits every name.",
 )
 @click.option("--raw", is_flag=True, help="Write the bytes of each message and a line feed, nothing else.")
+@click.option(
+    "--quorum",
+    is_flag=True,
+    help="Also read the last messages of an idle topic, which an ack quorum of bookies has. One of them may vanish if "
+    "the broker was paused for longer than --quorum-settle-ms.",
+)
+@click.option(
+    "--quorum-settle-ms",
+    type=click.IntRange(min=1000),
+    default=QUORUM_SETTLE_MS,
+    show_default=True,
+    help="How long --quorum waits between its two looks.",
+)
 @_pulsar(broker=True)
 @access(password=True)
 @options.as_json
@@ -183,6 +199,8 @@ def read(
     skip_corrupt: bool,
     private_keys: dict[str, bytes],
     raw: bool,
+    quorum: bool,
+    quorum_settle_ms: int,
     pulsar: PulsarAccess,
     access: Access,
     as_json: bool,
@@ -196,7 +214,8 @@ def read(
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
     }
-    with access.topic(name, replace(pulsar, private_keys=private_keys or None)) as found:
+    pulsar = replace(pulsar, private_keys=private_keys or None, quorum_settle_ms=quorum_settle_ms if quorum else None)
+    with access.topic(name, pulsar) as found:
         begin = start if subscription is None else found.subscription(subscription)
         if follow:
             batches: Iterator[pa.RecordBatch] = found.tail(begin, **how)

@@ -179,8 +179,9 @@ class Topic(BlockHandle[topic.Topic]):
         that are confirmed now. A partition that is added later is read from its beginning.
 
         The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
-        the last messages of an idle topic within a second; without one, only once later messages follow them. Raises
-        the errors of :meth:`to_arrow`, and NoSuchTopicError once the topic is deleted.
+        the last messages of an idle topic within a second, and with ``quorum_settle_ms`` a little after that time;
+        with neither, only once later messages follow them. Raises the errors of :meth:`to_arrow`, and NoSuchTopicError
+        once the topic is deleted.
         """
         return BlockingIterator(
             self._thread,

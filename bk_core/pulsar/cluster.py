@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.errors import InvalidArgumentError
@@ -19,9 +19,14 @@ from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
 from bk_core.pulsar.planning import PASSWORD, PartitionPlanner
+from bk_core.pulsar.settled_end import SettledEnd
 
 if TYPE_CHECKING:
     from bk_core.pulsar.reading import PartitionReading
+
+QuorumUse: TypeAlias = Literal["settle", "follow", "ignore"]
+"""The use of ``quorum_settle_ms``: for a read, which settles before it plans; for a tail or stream, which looks for the
+end in the background; or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,10 @@ class PulsarAccess:
     topic ends. ``token_path`` is a file with the token for its requests, which is read at each request; ``ca_path`` is
     a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
     with one. ``private_keys`` has private keys in PEM by the key names that producers use; ``*`` stands for all names.
+
+    With ``quorum_settle_ms``, reads also show entries above the LAC of an open ledger that an ack quorum of bookies
+    returns twice, so many milliseconds apart (``readMode=quorum``). Such an entry may vanish if the broker was paused
+    for longer; docs/pulsar.md says who should not use it.
     """
 
     metadata_uri: str = ""
@@ -40,6 +49,7 @@ class PulsarAccess:
     token_path: str = ""
     ca_path: str = ""
     password: bytes = field(default=PASSWORD, repr=False)
+    quorum_settle_ms: float | None = None
     private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
 
 
@@ -48,6 +58,9 @@ class PulsarCluster:
     that closes it. Raises InvalidArgumentError for an address or a file that cannot be used."""
 
     def __init__(self, bookkeeper: BookKeeper, access: PulsarAccess) -> None:
+        settle_ms = access.quorum_settle_ms
+        if settle_ms is not None and settle_ms < 0:
+            raise InvalidArgumentError("quorum_settle_ms must be at least 0", value=f"quorum_settle_ms={settle_ms:g}")
         self.bookkeeper, self._access = bookkeeper, access
         self._broker = _broker(access)
         self._own_store: MetadataStore | None = None
@@ -69,9 +82,17 @@ class PulsarCluster:
         return self._nodes
 
     def planner(
-        self, nodes: PulsarNodes, topic: TopicName, *, asks_broker: bool = True, broker_may_fail: bool = False
+        self,
+        nodes: PulsarNodes,
+        topic: TopicName,
+        *,
+        asks_broker: bool = True,
+        broker_may_fail: bool = False,
+        quorum: QuorumUse = "ignore",
     ) -> PartitionPlanner:
         """Return a planner of one topic or partition, which the caller closes."""
+        settle_ms = self._access.quorum_settle_ms
+        settles = settle_ms is not None and quorum != "ignore"
         return PartitionPlanner(
             self.bookkeeper,
             nodes,
@@ -79,6 +100,7 @@ class PulsarCluster:
             password=self._access.password,
             broker=self._broker if asks_broker else None,
             broker_may_fail=broker_may_fail,
+            settled=SettledEnd(settle_ms, follows=quorum == "follow") if settles and settle_ms is not None else None,
         )
 
     async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:

@@ -22,13 +22,14 @@ from bk_core.errors import (
     NoSuchLedgerError,
     NoSuchTopicError,
 )
-from bk_core.model import LedgerMetadata
+from bk_core.model import EntryId, LedgerMetadata
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.settled_end import SettledEnd
 
 logger = logging.getLogger("bk_core.pulsar")
 
@@ -44,7 +45,8 @@ GUESSED_ENTRY_BYTES = 1024
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
     """The last confirmed entry of a topic, or None if it has none. ``source`` says where this is from: ``closed`` (the
-    ledger's metadata), ``lac`` (the bookies), ``broker``, or ``terminated`` (the topic's record)."""
+    ledger's metadata), ``lac`` (the bookies), ``quorum`` (entries above the LAC that an ack quorum of bookies holds),
+    ``broker``, or ``terminated`` (the topic's record)."""
 
     last: EntryPosition | None
     source: str
@@ -52,7 +54,8 @@ class TopicEnd:
 
 class PartitionPlanner:
     """Plans reads of one topic or partition. A tail plans again and again with the same object. ``broker_may_fail``:
-    while no broker answers, the topic ends at its LAC; without it, a missing answer is an error."""
+    while no broker answers, the topic ends at its LAC; without it, a missing answer is an error. ``settled`` looks for
+    the end above the LAC (``readMode=quorum``)."""
 
     def __init__(
         self,
@@ -63,8 +66,9 @@ class PartitionPlanner:
         password: bytes = PASSWORD,
         broker: BrokerAdmin | None = None,
         broker_may_fail: bool = False,
+        settled: SettledEnd | None = None,
     ) -> None:
-        self.topic, self.password = topic, password
+        self.topic, self.password, self._settled = topic, password, settled
         self._bookkeeper, self._nodes, self._broker = bookkeeper, nodes, broker
         self._broker_may_fail, self._broker_is_away = broker_may_fail, False
         self._closed: dict[int, LedgerMetadata] = {}
@@ -78,6 +82,29 @@ class PartitionPlanner:
         """Return the ranges of a read with these bounds, in order. Raises NoSuchEntryError if the start was trimmed,
         LedgerOffloadedError if a ledger is only in other storage, and NoSuchLedgerError if a ledger was deleted."""
         return await self._with_record(lambda record: self._ranges(record, bounds, compacted))
+
+    @property
+    def settles(self) -> bool:
+        """Whether :meth:`settle` looks for an end above the LAC."""
+        return self._settled is not None
+
+    async def settle(self, end: EntryPosition | None, gate: asyncio.Semaphore) -> None:
+        """Look for the end of the open ledger above its LAC, and wait for it. Plans then end there. A read that ends
+        before ``end``, inclusive, waits only if that is above the LAC. ``gate`` limits how many partitions are opened
+        at once. Raises NoSuchLedgerError, MetadataUnavailableError and QuorumTimeoutError."""
+        await self._with_record(lambda record: self._settle(record, end, gate))
+
+    async def _settle(self, record: ManagedLedger, end: EntryPosition | None, gate: asyncio.Semaphore) -> None:
+        last = record.ledgers[-1] if record.ledgers else None
+        is_before = end is not None and last is not None and end.ledger_id < last.ledger_id
+        if last is None or is_before or not last.is_in_bookies or self._settled is None:
+            return
+        async with gate:
+            if (await self._records([last]))[0].is_closed:
+                return
+            reader = await self._opened(last.ledger_id)
+        if end is None or end > EntryPosition(last.ledger_id, reader.last_add_confirmed):
+            await self._settled.wait(reader)
 
     async def _with_record(self, work: Callable[[ManagedLedger], Awaitable[T]]) -> T:
         """Return the result of ``work`` with the topic's record. If a ledger of the record is gone, read the record and
@@ -151,17 +178,27 @@ class PartitionPlanner:
         if metadata.is_closed:
             last, source = metadata.last_entry_id, "closed"
         else:
-            reader = await self._opened(ledger.ledger_id)
-            last, source = await reader.refresh_lac(), "closed" if reader.is_closed else "lac"
-            if not reader.is_closed and (said := await self._said_by_broker()) is not None:
-                source = "broker"
-                if said.ledger_id == ledger.ledger_id:
-                    last = max(last, said.entry_id)
+            last, source = await self._open_end(ledger.ledger_id)
         if record.terminated_at is not None and record.terminated_at.ledger_id == ledger.ledger_id:
             last, source = min(last, record.terminated_at.entry_id), "terminated"
         if last >= 0 or source != "closed":
             self.end = TopicEnd(EntryPosition(ledger.ledger_id, last) if last >= 0 else self.end.last, source)
         return last
+
+    async def _open_end(self, ledger_id: int) -> tuple[EntryId, str]:
+        """Return the greatest of the LAC, the quorum's end and the broker's word, and where it is from."""
+        reader = await self._opened(ledger_id)
+        last, source = await reader.refresh_lac(), "lac"
+        if reader.is_closed:
+            return last, "closed"
+        if self._settled is not None and (settled := self._settled.known(reader, last)) > last:
+            last, source = settled, "quorum"
+        said = await self._said_by_broker()
+        if said is not None and (said.ledger_id != ledger_id or said.entry_id >= last or source == "lac"):
+            source = "broker"
+            if said.ledger_id == ledger_id:
+                last = max(last, said.entry_id)
+        return last, source
 
     async def _said_by_broker(self) -> EntryPosition | None:
         if self._broker is None:
@@ -287,9 +324,27 @@ class PartitionPlanner:
 
     async def close(self) -> None:
         """Close the reader of the open ledger."""
+        if self._settled is not None:
+            await self._settled.close()
         if self._open is not None:
             reader, self._open = self._open, None
             await reader.close()
+
+
+async def settle(planners: Sequence[PartitionPlanner], bounds: Sequence[Bounds] | None = None) -> None:
+    """Wait for the settled ends of all partitions of a read. Their settle times run together; only the opening of
+    ledgers is limited. Without ``readMode=quorum`` nothing is asked. Raises as :meth:`PartitionPlanner.settle`."""
+    gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+    ends = [each.last_entry for each in bounds] if bounds is not None else [None] * len(planners)
+    tasks = [
+        asyncio.ensure_future(each.settle(end, gate)) for each, end in zip(planners, ends, strict=True) if each.settles
+    ]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _closed_of(ledgers: Sequence[TopicLedger], records: Sequence[LedgerMetadata]) -> dict[int, LedgerMetadata]:

@@ -3,14 +3,15 @@
 
 Nothing is written, and ledgers are opened without recovery, so no writer is disturbed. In an idle topic the bookies'
 LAC is lower than the last confirmed entry, by the adds that were in flight last. So the last messages are read only if
-a broker gives the end of the topic (``admin_url``), or once the ledger is closed. Decision record 0075 has the details.
+a broker gives the end of the topic (``admin_url``), if the reader trusts an ack quorum of bookies
+(``quorum_settle_ms``), or once the ledger is closed. Decision records 0075 and 0076 have the details.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,7 +29,7 @@ from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_sche
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
-from bk_core.pulsar.planning import PartitionPlanner, TopicEnd
+from bk_core.pulsar.planning import PartitionPlanner, TopicEnd, settle
 from bk_core.pulsar.tailing import FollowedPartition, Tail
 
 if TYPE_CHECKING:
@@ -257,8 +258,9 @@ class Topic:
         that are confirmed now. A partition that is added later is read from its beginning.
 
         The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
-        the last messages of an idle topic within a second; without one, only once later messages follow them. Raises
-        the errors of :meth:`to_arrow`, and NoSuchTopicError once the topic is deleted.
+        the last messages of an idle topic within a second, and with ``quorum_settle_ms`` a little after that time;
+        with neither, only once later messages follow them. Raises the errors of :meth:`to_arrow`, and NoSuchTopicError
+        once the topic is deleted.
         """
         wanted = GivenBounds(None if start == LATEST else start, None, after, None, False)
         options = self._options(columns, isolation, corrupt, encrypted)
@@ -282,9 +284,9 @@ class Topic:
         wanted = GivenBounds(start, end, after, None, compacted)
         nodes = await self._cluster.nodes()
         plans = list[PartitionPlan]()
-        for topic in await asyncio.to_thread(nodes.parts, self._topic):
-            bounds, planner = wanted.of(topic, self._topic), self._cluster.planner(nodes, topic)
-            try:
+        async with self._planned(nodes, wanted) as parts:
+            for bounds, planner in parts:
+                topic = planner.topic
                 begin = bounds.first_entry
                 history = [] if begin is None or compacted else await planner.history(begin)
                 ranges, aborted = await planner.ranges(bounds, compacted=compacted), frozenset[TxnId]()
@@ -292,14 +294,15 @@ class Topic:
                 looks = isolation == "read_committed" and await self._cluster.may_have_transactions(nodes, topic)
                 if looks:
                     ranges, aborted = await self._cluster.outcomes(topic).decide(ranges, _beyond(planner, bounds))
-            finally:
                 await planner.close()
-            stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
-            after = begin
-            if ranges and not ranges[-1].is_compacted:
-                after = EntryPosition(ranges[-1].ledger_id, ranges[-1].last + 1)
-            next_entry = None if after is None else follows(after)
-            plans.append(PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks, next_entry, tuple(history)))
+                stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
+                after = begin
+                if ranges and not ranges[-1].is_compacted:
+                    after = EntryPosition(ranges[-1].ledger_id, ranges[-1].last + 1)
+                next_entry = None if after is None else follows(after)
+                plans.append(
+                    PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks, next_entry, tuple(history))
+                )
         return plans
 
     async def close(self) -> None:
@@ -337,17 +340,29 @@ class Topic:
     async def _read(self, wanted: GivenBounds, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
         """Yield the rows of all partitions. Each is planned only when the read reaches it."""
         nodes = await self._cluster.nodes()
-        topics = await asyncio.to_thread(nodes.parts, self._topic)
-        for bounds, topic in [(wanted.of(topic, self._topic), topic) for topic in topics]:
-            planner = self._cluster.planner(nodes, topic)
-            try:
+        async with self._planned(nodes, wanted) as parts:
+            for bounds, planner in parts:
                 ranges = await planner.ranges(bounds, compacted=wanted.compacted)
                 rows = self._reading(planner, options).rows(ranges, bounds, _beyond(planner, bounds))
                 async with aclosing(rows) as batches:
                     async for batch in batches:
                         yield batch
-            finally:
                 await planner.close()
+
+    @asynccontextmanager
+    async def _planned(
+        self, nodes: PulsarNodes, wanted: GivenBounds
+    ) -> AsyncIterator[list[tuple[Bounds, PartitionPlanner]]]:
+        """The bounds and the planner of each partition, whose settled ends are known. The planners are closed at the
+        end of the block; a read closes each once it is behind it."""
+        topics = await asyncio.to_thread(nodes.parts, self._topic)
+        bounds = [wanted.of(topic, self._topic) for topic in topics]
+        async with AsyncExitStack() as stack:
+            planners = [self._cluster.planner(nodes, topic, quorum="settle") for topic in topics]
+            for each in planners:
+                stack.push_async_callback(each.close)
+            await settle(planners, bounds)
+            yield list(zip(bounds, planners, strict=True))
 
     async def _tail(self, wanted: GivenBounds, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
         async with AsyncExitStack() as stack:
@@ -368,7 +383,7 @@ class Topic:
         self, wanted: GivenBounds, options: ReadOptions, stack: AsyncExitStack, topic: TopicName
     ) -> FollowedPartition:
         """Return a partition to follow. ``stack`` closes what it opens."""
-        planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True)
+        planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True, quorum="follow")
         stack.push_async_callback(planner.close)
         return FollowedPartition(planner, self._reading(planner, options), wanted.of(topic, self._topic))
 

@@ -131,9 +131,9 @@ class BkOptions:
     )
     digest_type: str | None = _option("digestType", OptionKind.CHOICE, _ALL, choices=DIGEST_TYPE_NAMES, kept=True)
     read_mode: str = _option(
-        "readMode", OptionKind.CHOICE, (Use.READ,), default="lac", choices=("lac", "closedOnly", "fence", "quorum")
+        "readMode", OptionKind.CHOICE, _READS, default="lac", choices=("lac", "closedOnly", "fence", "quorum")
     )
-    quorum_settle_ms: int = _option("quorumSettleMs", OptionKind.COUNT, (Use.READ,), default="60000", minimum=1000)
+    quorum_settle_ms: int = _option("quorumSettleMs", OptionKind.COUNT, _READS, default="60000", minimum=1000)
     starting: Bound = field(
         metadata=_made_of(
             OptionDefinition("startingOffsets", OptionKind.OFFSETS, _READS, kept=True),
@@ -520,9 +520,17 @@ def _small_task_bytes(given: int) -> int:
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
     """Fencing ends a writer, so it must be asked for by ledger id, in a batch (RULES K2). What a quorum holds above the
-    LAC is not certain (RULES P15); logs do not need it, because their writers send explicit LACs."""
-    if mode == "lac" or use is Use.WRITE:
+    LAC is not certain (RULES P15); logs do not need it, because their writers send explicit LACs. Topics have no other
+    mode beside it."""
+    if mode == "lac" or use is Use.WRITE or (mode == "quorum" and isinstance(selection, TopicSelection)):
         return
+    if isinstance(selection, TopicSelection):
+        raise InvalidArgumentError(
+            f"readMode={mode} is not for topics of Pulsar",
+            value=str(selection),
+            remedy="leave it out: a read never disturbs a broker; to see the last messages of an idle topic, give "
+            "pulsarAdminUrl or readMode=quorum",
+        )
     if use is Use.STREAM:
         raise InvalidArgumentError(
             f"readMode={mode} is not for a stream",
@@ -537,7 +545,7 @@ def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
         )
     if mode == "quorum" and not isinstance(selection, LedgerSelection):
         raise InvalidArgumentError(
-            "readMode=quorum needs ledgerId or ledgerIds",
+            "readMode=quorum needs ledgerId, ledgerIds or topics of Pulsar",
             value=str(selection),
             remedy="leave it out: the writer of a log sends its LAC to the bookies",
         )

@@ -38,8 +38,6 @@ TOPIC_ONLY = (
 """Options that only a read of topics takes."""
 
 NOT_FOR_TOPICS: Mapping[str, str] = {
-    "readMode": "leave it out: a read never disturbs a broker, and pulsarAdminUrl shows the last messages of an idle "
-    "topic",
     "startingEntryId": 'use startingOffsets, {"persistent://public/default/orders":"ledger:entry"}',
     "endingEntryId": 'use endingOffsets, {"persistent://public/default/orders":"ledger:entry"}',
     "codec": "leave it out: value has the bytes of each message",
@@ -95,6 +93,7 @@ class TopicOptions:
     admin_url: str = ""
     token_path: str = ""
     ca_path: str = ""
+    quorum_settle_ms: int | None = None
     private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
     encrypted: Literal["fail", "raw"] = "fail"
     corrupt: Literal["fail", "skip"] = "fail"
@@ -116,6 +115,7 @@ class TopicOptions:
             token_path=self.token_path,
             ca_path=self.ca_path,
             password=password,
+            quorum_settle_ms=self.quorum_settle_ms,
         )
 
 
@@ -161,6 +161,7 @@ def topic_options(
         admin_url=values["pulsarAdminUrl"] or "",
         token_path=values["pulsarAdmin.token.path"] or "",
         ca_path=values["pulsarAdmin.ca.path"] or "",
+        quorum_settle_ms=values["quorumSettleMs"] if values["readMode"] == "quorum" else None,
         private_keys=_private_keys(values["pulsarPrivateKeys.path"]),
         encrypted=values["encryptedMessages"],
         corrupt=values["corruptEntries"],

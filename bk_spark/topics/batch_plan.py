@@ -19,7 +19,7 @@ from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
-from bk_core.pulsar.planning import PartitionPlanner
+from bk_core.pulsar.planning import PartitionPlanner, settle
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import TopicSelection
 from bk_spark.options.topic_options import TopicOptions
@@ -46,7 +46,14 @@ async def plan_batch(bookkeeper: BookKeeper, options: BkOptions) -> list[Partiti
             raise await asyncio.to_thread(no_topic_matches, nodes, options.selection)
         options.topics.starting.check("startingOffsets", parts)
         options.topics.ending.check("endingOffsets", parts)
-        return await at_once([PartPlan(cluster, nodes, topic, options).plan for topic in parts])
+        planners = [cluster.planner(nodes, topic, quorum="settle") for topic in parts]
+        try:
+            ends = [bounds_of.message_at(options.topics.ending.at(topic)) for topic in parts]
+            await settle(planners, [Bounds(end=end) for end in ends])
+            return await at_once([PartPlan(cluster, nodes, planner, options).plan for planner in planners])
+        finally:
+            for planner in planners:
+                await planner.close()
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
@@ -72,8 +79,12 @@ class PartPlan:
 
     cluster: PulsarCluster
     nodes: PulsarNodes
-    topic: TopicName
+    planner: PartitionPlanner
     options: BkOptions
+
+    @property
+    def topic(self) -> TopicName:
+        return self.planner.topic
 
     @property
     def how(self) -> TopicOptions:
@@ -81,8 +92,8 @@ class PartPlan:
         return self.options.topics
 
     async def plan(self) -> PartitionPlan:
-        """Return the plan."""
-        planner = self.cluster.planner(self.nodes, self.topic)
+        """Return the plan, and close the planner."""
+        planner = self.planner
         try:
             bounds = await self._bounds(planner)
             bounds, ranges = await self._ranges(planner, bounds)

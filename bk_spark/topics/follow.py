@@ -21,7 +21,7 @@ from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
-from bk_core.pulsar.planning import PartitionPlanner
+from bk_core.pulsar.planning import PartitionPlanner, settle
 from bk_core.pulsar.reading import PartitionReading
 from bk_spark.options.offsets import EARLIEST, LATEST
 from bk_spark.options.options import BkOptions
@@ -95,12 +95,15 @@ class TopicsFollower:
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
-    async def look(self, offset: TopicOffset) -> dict[TopicName, PartSeen]:
-        """Return what can be read of each topic and partition from an offset on, and the new ones. Raises
-        NoSuchTopicError for a topic that was deleted and NoSuchEntryError for messages that were trimmed
+    async def look(self, offset: TopicOffset, *, settles: bool = False) -> dict[TopicName, PartSeen]:
+        """Return what can be read of each topic and partition from an offset on, and the new ones. With
+        ``readMode=quorum``, ends above the LAC are those that were found in the background; ``settles`` waits for
+        them. Raises NoSuchTopicError for a topic that was deleted and NoSuchEntryError for messages that were trimmed
         (``failOnDataLoss``)."""
         nodes = await self._cluster.nodes()
         topics = sorted({*await self._topics(nodes, fail=False), *offset.topics})
+        if settles:
+            await settle([self._planner(nodes, topic) for topic in topics])
         seen = await at_once([partial(self._look_at, nodes, topic, offset.topics.get(topic)) for topic in topics])
         return {topic: each for topic, each in zip(topics, seen, strict=True) if each is not None}
 
@@ -207,6 +210,8 @@ class TopicsFollower:
         aborted, decided = frozenset[TxnId](), False
         if ranges and await self._wants_outcomes(nodes, topic):
             known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
+            if end_of(known, begin) < end_of(ranges, begin):  # after a restart, of entries above the LAC
+                known = ranges
             left, aborted = await self._decided(topic, begin, known)
             decided = True
             part.check_decided(left)
@@ -218,7 +223,13 @@ class TopicsFollower:
         """Return the planner that follows a topic. While no broker answers, it follows the topic to its LAC."""
         key = topic, asks_broker
         if key not in self._planners:
-            self._planners[key] = self._cluster.planner(nodes, topic, asks_broker=asks_broker, broker_may_fail=True)
+            self._planners[key] = self._cluster.planner(
+                nodes,
+                topic,
+                asks_broker=asks_broker,
+                broker_may_fail=True,
+                quorum="follow" if asks_broker else "ignore",
+            )
         return self._planners[key]
 
     async def close(self) -> None:

@@ -138,17 +138,22 @@ class TopicStreamReader(compat.StreamReaderBase):
     def _look(self, start: Json) -> Seen:
         """Return what there is from an offset on: as it was LOOK_S ago, or for a while as it was before trouble."""
         now, kept = time.monotonic(), self._seen
-        if kept is not None and kept[0] == start and now - kept[1] < LOOK_S:
+        settles = self._available_now and self._target is None
+        if kept is not None and kept[0] == start and now - kept[1] < LOOK_S and not settles:
             return kept[2]
         offset = offsets.from_json(start)
         offsets.check_topics(offset, self._selection)
         found: Seen
+
+        def look(follower: TopicsFollower) -> Coroutine[Any, Any, Seen]:
+            return follower.look(offset, settles=settles)
+
         try:
             if kept is not None and kept[0] == start:
                 bookkeeper = clients.client(self.options)
-                found = self._call(bookkeeper, lambda follower: follower.look(offset)).result()
+                found = self._call(bookkeeper, look).result()
             else:
-                cluster, found = self._with_cluster(lambda follower: follower.look(offset))
+                cluster, found = self._with_cluster(look)
                 check_same_cluster(offset.cluster, cluster)
         except TRANSIENT:
             self._trouble_since = self._trouble_since or now
