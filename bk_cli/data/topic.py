@@ -154,6 +154,25 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
         output.print_table(columns, (row for part in info.partitions for row in _ledger_rows(part)))
 
 
+@topic.command("explain")
+@click.argument("name")
+@click.argument("message_id", required=False)
+@_pulsar(broker=True)
+@access(password=True)
+@options.as_json
+def explain(name: str, message_id: str | None, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
+    """Explain where a topic begins and ends, and why; or where a message is, and why a read shows it or does not.
+
+    MESSAGE_ID is ledger:entry, or ledger:entry:partition:batch-index as "bk topic read" prints it.
+    """
+    from bk_cli.explain.topic_explained import show_message, show_topic
+
+    if message_id is None:
+        show_topic(access, name, pulsar, as_json=as_json)
+    else:
+        show_message(access, name, message_id, pulsar, as_json=as_json)
+
+
 @topic.command("read")
 @click.argument("name")
 @click.option("--from", "start", metavar="LEDGER:ENTRY", help="The first entry to read.  [default: the earliest one]")

@@ -103,6 +103,16 @@ class PulsarCluster:
             settled=SettledEnd(settle_ms, follows=quorum == "follow") if settles and settle_ms is not None else None,
         )
 
+    @property
+    def asks_broker(self) -> bool:
+        """Whether the address of a broker was given."""
+        return self._broker is not None
+
+    async def last_confirmed(self, topic: TopicName) -> EntryPosition | None:
+        """Return the broker's word about the end of a topic or partition; None if it has no entry, or without a broker.
+        Raises the errors of :meth:`BrokerAdmin.last_confirmed`."""
+        return None if self._broker is None else await asyncio.to_thread(self._broker.last_confirmed, topic)
+
     async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:
         """Return whether the topic's namespace has ever had transactions. Call it after the end of a read is known,
         because a broker notes the first transaction of a namespace before the messages of that transaction."""

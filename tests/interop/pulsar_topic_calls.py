@@ -38,6 +38,7 @@ class TopicCalls:
 
     def __init__(self) -> None:
         self._client: Any = None
+        self._kept: dict[str, Any] = {}  # producers of send, which stay open
 
     def connect(self, url: str) -> dict[str, Any]:
         self._client = pulsar.Client(url, operation_timeout_seconds=SEND_S, logger=pulsar.ConsoleLogger())
@@ -58,6 +59,14 @@ class TopicCalls:
         producer.flush()
         producer.close()
         return {"sent": sent}
+
+    def send(self, topic: str, text: str) -> dict[str, Any]:
+        """Send one message alone with a producer that stays open, and say when it was acknowledged."""
+        producer = self._kept.get(topic)
+        if producer is None:
+            producer = self._kept[topic] = self._client.create_producer(topic, **_producer("one"))
+        producer.send(text.encode())
+        return {"acked": time.time()}
 
     def read(self, topic: str, give_up_s: float, compacted: bool = False, key: str = "") -> dict[str, Any]:
         """What a reader gets of a topic without partitions, or of one partition, from its begin to its end."""

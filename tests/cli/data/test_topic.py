@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk topic list | show | read`` on both kinds of clusters."""
+"""``bk topic list | show | explain | read`` on both kinds of clusters."""
 
 from __future__ import annotations
 
@@ -91,6 +91,33 @@ def test_messages_are_printed(bk: Any, namespace: str) -> None:
     assert bk.out == "one\ntwo\n\n"
 
 
+def test_topic_and_message_are_explained(bk: Any, namespace: str) -> None:
+    name = f"{namespace}/orders"
+    (found,) = bk.json("topic", "explain", name)
+    (part,) = found["parts"]
+    ledger = part["first"].partition(":")[0]
+    assert (part["last"], part["endFrom"], part["lac"], part["firstUndecided"]) == (f"{ledger}:1", "closed", None, None)
+    assert bk("topic", "explain", name) == 0
+    assert f"is closed: a read ends after {ledger}:1" in bk.out
+    (found,) = bk.json("topic", "explain", name, f"{ledger}:1:-1:0")
+    assert (found["batchSize"], found["batchIndex"], found["valueBytes"], found["producer"]) == (2, 0, 3, "p")
+    assert set(found["writeSet"].values()) == {"has it"}
+    assert found["findings"][0] == {"weight": "fine", "what": "a read shows it", "remedy": ""}
+    assert bk("topic", "explain", name, f"{ledger}:0") == 0
+    assert "ok: a read shows it" in bk.out
+    assert "key              k" in bk.out
+    assert bk("topic", "explain", name, f"{ledger}:2") == 2
+    assert f"persistent://{name} has no entry {ledger}:2" in bk.err
+    assert bk("topic", "explain", f"{namespace}/order", f"{ledger}:0") == 3
+    assert "near names" in bk.err
+
+
+def test_open_topic_is_read_to_the_end_that_an_ack_quorum_gives(bk: Any, namespace: str) -> None:
+    """A closed topic is not waited for."""
+    assert bk("topic", "read", f"{namespace}/orders", "--quorum", "--raw") == 0
+    assert bk.out == "one\ntwo\n\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -103,6 +130,9 @@ def test_messages_are_printed(bk: Any, namespace: str) -> None:
         (("show", "orders", "--admin-url", "http://x:1", "--admin-token", "/none"), 2),
         (("list", "--pulsar-metadata-uri", "etcd://x"), 2),
         (("read", "orders", "--private-key", "x"), 2),
+        (("read", "orders", "--quorum", "--quorum-settle-ms", "1"), 2),
+        (("explain", "orders", "1"), 2),
+        (("explain", "orders", "999999:0"), 2),
         (("read", "orders", "--private-key", "x=/none"), 2),
     ],
 )

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers the facts for ``bk topic explain TOPIC``: what the metadata store, the bookies and the broker say of each
+partition. Nothing is fenced, and no settle time is waited for.
+
+The heads of the newest ``SCAN_BYTES`` of a partition are read if its namespace has ever had transactions. The marker
+that ends a transaction comes behind its messages, so what these entries say about their own transactions is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from bk_core.client import BookKeeper
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bk_core.model import EntryId, LedgerId, LedgerMetadata
+from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
+from bk_core.pulsar.messages.heads import read_heads
+from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, TopicRange
+from bk_core.pulsar.model.schemas import TopicSchema
+from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.model.transactions import Transactions
+from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.planning import PartitionPlanner
+from bk_core.pulsar.reading import PIECE_BYTES, LedgerReads
+from bk_core.pulsar.topic import Topic
+
+SCAN_BYTES = 64 << 20
+"""The maximum size of the entries, in bytes, whose heads are read for one question. It is about a second of reading."""
+LEDGERS_MAX = 50
+"""The maximum number of newest ledgers of a partition whose records are read."""
+PARTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EndSeen:
+    """The end of the open ledger. ``lac`` is the bookies' word. An ack quorum of bookies has the entries up to ``held``
+    now. ``trouble`` is why bookies did not answer."""
+
+    lac: EntryId = -1
+    held: EntryId = -1
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartSeen:
+    """A partition, or a topic without partitions. ``records`` are the metadata of its newest ledgers in bookies; None
+    is a ledger that does not exist. ``open_end`` is there if the last ledger is open. ``said`` is the broker's word,
+    ``broker_trouble`` why it gave none. ``scanned_from`` is the first entry whose head was read for ``transactions``;
+    None if no entry was."""
+
+    topic: TopicName
+    ledgers: tuple[TopicLedger, ...]
+    terminated_at: EntryPosition | None
+    records: Mapping[LedgerId, LedgerMetadata | None]
+    open_end: EndSeen | None
+    asked_broker: bool
+    said: EntryPosition | None
+    broker_trouble: str
+    cursors: Mapping[str, EntryPosition]
+    compaction: Cursor | None
+    has_compacted_ledger: bool
+    transactions: Transactions | None = None
+    scanned_from: EntryPosition | None = None
+    scan_trouble: str = ""
+
+    @property
+    def end(self) -> tuple[EntryPosition | None, str]:
+        """Return the last entry that a read shows and where that is from, as :class:`TopicEnd` says it, without a
+        settle time."""
+        found, source = None, "closed"
+        for each in reversed(self.ledgers):
+            last = self._last_of(each)
+            if last >= 0:
+                found = EntryPosition(each.ledger_id, last)
+                break
+        if self.open_end is not None:
+            source = "lac"
+            if self.said is not None and (found is None or self.said >= found):
+                found, source = self.said, "broker"
+        if self.terminated_at is not None and (found is None or found >= self.terminated_at):
+            found, source = self.terminated_at, "terminated"
+        return found, source
+
+    def _last_of(self, ledger: TopicLedger) -> EntryId:
+        if ledger is self.ledgers[-1] and self.open_end is not None:
+            return self.open_end.lac
+        record = self.records.get(ledger.ledger_id)
+        if record is not None and record.is_closed:
+            return record.last_entry_id
+        return ledger.entries - 1
+
+    @property
+    def first_undecided(self) -> EntryPosition | None:
+        """The first message of an undecided transaction in the entries that were scanned."""
+        return self.transactions.first_undecided if self.transactions is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """A topic. ``schema_trouble`` is why the schema could not be read."""
+
+    topic: TopicName
+    is_partitioned: bool
+    parts: Sequence[PartSeen]
+    schemas: Sequence[TopicSchema]
+    schema_trouble: str = ""
+
+
+async def see_topic(bookkeeper: BookKeeper, name: str, access: PulsarAccess) -> TopicSeen:
+    """Gather the facts. Raises NoSuchTopicError, UnsupportedTopicError, MetadataCorruptError and
+    MetadataUnavailableError."""
+    async with PulsarCluster(bookkeeper, access) as cluster:
+        nodes, topic = await cluster.nodes(), TopicName.parse(name)
+        parts = await asyncio.to_thread(nodes.parts, topic)
+        gate = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def look(part: TopicName) -> PartSeen:
+            async with gate:
+                return await see_part(cluster, nodes, part, access)
+
+        seen = await asyncio.gather(*(look(part) for part in parts))
+    schemas, trouble = list[TopicSchema](), ""
+    try:
+        async with Topic(bookkeeper, str(topic.whole), access=access) as whole:
+            schemas = await whole.schemas()
+    except BookKeeperError as error:
+        trouble = str(error)
+    return TopicSeen(topic, bool(parts) and parts[0] != topic, seen, schemas, trouble)
+
+
+async def see_part(cluster: PulsarCluster, nodes: PulsarNodes, topic: TopicName, access: PulsarAccess) -> PartSeen:
+    """Gather the facts about one partition. Raises MetadataCorruptError and MetadataUnavailableError."""
+    record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
+    records = await _records(cluster.bookkeeper, record.ledgers[-LEDGERS_MAX:])
+    said, broker_trouble = await _said(cluster, topic)
+    planner = cluster.planner(nodes, topic, broker_may_fail=True)
+    try:
+        cursors = await planner.cursors()
+        compaction = cursors.pop(COMPACTION_CURSOR, None)
+        last = record.ledgers[-1] if record.ledgers else None
+        metadata = records.get(last.ledger_id) if last is not None else None
+        open_end = None
+        if last is not None and metadata is not None and not metadata.is_closed:
+            open_end = await _open_end(cluster.bookkeeper, last.ledger_id, access.password)
+        seen = PartSeen(
+            topic,
+            record.ledgers,
+            record.terminated_at,
+            records,
+            open_end,
+            cluster.asks_broker,
+            said,
+            broker_trouble,
+            {name: cursor.mark_delete for name, cursor in sorted(cursors.items())},
+            compaction,
+            compaction is not None and await _exists(cluster.bookkeeper, compaction.compacted_ledger),
+        )
+        scans = await cluster.may_have_transactions(nodes, topic)
+        return await _scanned(cluster, planner, record, seen, access.password) if scans else seen
+    finally:
+        await planner.close()
+
+
+async def _scanned(
+    cluster: PulsarCluster, planner: PartitionPlanner, record: ManagedLedger, seen: PartSeen, password: bytes
+) -> PartSeen:
+    """Return ``seen`` with the transactions of the newest entries."""
+    transactions, scanned_from, trouble = Transactions(), None, ""
+    try:
+        pieces = newest(await planner.ranges(_newest_in_bookies(record)))
+        scanned_from = EntryPosition(pieces[0].ledger_id, pieces[0].first) if pieces else None
+        await note_transactions(LedgerReads(cluster.bookkeeper, password), pieces, transactions)
+    except BookKeeperError as error:
+        trouble = str(error)
+    return replace(seen, transactions=transactions, scanned_from=scanned_from, scan_trouble=trouble)
+
+
+async def note_transactions(reads: LedgerReads, pieces: Iterable[TopicRange], transactions: Transactions) -> None:
+    """Read the heads of these entries, in order. Raises what reading raises."""
+    for piece in pieces:
+        async with aclosing(reads.read(piece)) as batches:
+            async for batch in batches:
+                heads = await asyncio.to_thread(read_heads, batch, compacted=piece.is_compacted, check=False)
+                heads.note(transactions)
+
+
+def newest(ranges: Sequence[TopicRange], bytes_max: int = SCAN_BYTES) -> list[TopicRange]:
+    """Return the last pieces of these ranges, at least one, of about ``bytes_max`` bytes together."""
+    found, size = list[TopicRange](), 0
+    for piece in reversed([piece for each in ranges for piece in each.pieces(PIECE_BYTES)]):
+        if found and size + piece.bytes > bytes_max:
+            break
+        found.insert(0, piece)
+        size += piece.bytes
+    return found
+
+
+def _newest_in_bookies(record: ManagedLedger) -> Bounds:
+    """Return bounds that begin behind the last ledger that only other storage has."""
+    first = None
+    for each in reversed(record.ledgers):
+        if not each.is_in_bookies:
+            break
+        first = each
+    if first is None:
+        return Bounds(start=MessageId(record.ledgers[-1].ledger_id + 1, 0)) if record.ledgers else Bounds()
+    return Bounds(start=MessageId(first.ledger_id, 0))
+
+
+async def _records(bookkeeper: BookKeeper, ledgers: Iterable[TopicLedger]) -> dict[LedgerId, LedgerMetadata | None]:
+    async def look(ledger_id: LedgerId) -> LedgerMetadata | None:
+        try:
+            return (await bookkeeper.read_metadata(ledger_id)).value
+        except NoSuchLedgerError:
+            return None
+
+    ids = [each.ledger_id for each in ledgers if each.is_in_bookies]
+    return dict(zip(ids, await asyncio.gather(*map(look, ids)), strict=True))
+
+
+async def _exists(bookkeeper: BookKeeper, ledger_id: LedgerId) -> bool:
+    if ledger_id < 0:
+        return False
+    try:
+        await bookkeeper.read_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    return True
+
+
+async def _open_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> EndSeen:
+    try:
+        async with await bookkeeper.open_ledger(ledger_id, recover=False, password=password) as reader:
+            lac = await reader.refresh_lac()
+            return EndSeen(lac, await reader.wait_quorum_end(0))
+    except MetadataUnavailableError:
+        raise
+    except BookKeeperError as error:
+        return EndSeen(trouble=str(error))
+
+
+async def _said(cluster: PulsarCluster, topic: TopicName) -> tuple[EntryPosition | None, str]:
+    try:
+        return await cluster.last_confirmed(topic), ""
+    except BookKeeperError as error:
+        return None, str(error)
