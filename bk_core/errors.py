@@ -399,6 +399,12 @@ class UnsupportedTopicError(TopicError):
     code = "BK_TOPIC_UNSUPPORTED"
 
 
+class NoSchemaError(TopicError):
+    """The topic has no schema, or its schema was deleted, so its values cannot become columns."""
+
+    code = "BK_NO_SCHEMA"
+
+
 class LedgerOffloadedError(TopicError):
     """A ledger of the topic was moved to other storage, and the bookies have no copy."""
 
@@ -415,6 +421,12 @@ class MessageChecksumError(CorruptMessageError):
     """The bytes of a message fail the checksum that its producer computed."""
 
     code = "BK_MESSAGE_CHECKSUM"
+
+
+class MessageSchemaError(CorruptMessageError):
+    """The value of a message cannot be decoded by the topic's schema."""
+
+    code = "BK_MESSAGE_SCHEMA"
 
 
 class MessageEncryptedError(TopicError):

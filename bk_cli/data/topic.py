@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -102,6 +104,14 @@ def _keys_option(ctx: click.Context, param: click.Parameter, given: tuple[str, .
     return found
 
 
+def _schema_option(ctx: click.Context, param: click.Parameter, given: str) -> str | int:
+    if given in ("bytes", "latest"):
+        return given
+    if given.isascii() and given.isdigit():
+        return int(given)
+    raise click.BadParameter(f"{given!r} is not bytes, latest or a number", ctx, param)
+
+
 @topic.command("list")
 @click.argument("namespace", required=False)
 @click.option("--system", is_flag=True, help="Also list the topics that brokers use internally.")
@@ -192,6 +202,15 @@ def explain(name: str, message_id: str | None, pulsar: PulsarAccess, access: Acc
 )
 @click.option("--raw", is_flag=True, help="Write the bytes of each message and a line feed, nothing else.")
 @click.option(
+    "--schema",
+    "topic_schema",
+    default="bytes",
+    show_default=True,
+    metavar="bytes|latest|VERSION",
+    callback=_schema_option,
+    help="Decode values by the topic's schema: its newest version, or a version by its number.",
+)
+@click.option(
     "--quorum",
     is_flag=True,
     help="Also read the last messages of an idle topic, which an ack quorum of bookies has. One of them may vanish if "
@@ -218,6 +237,7 @@ def read(
     skip_corrupt: bool,
     private_keys: dict[str, bytes],
     raw: bool,
+    topic_schema: str | int,
     quorum: bool,
     quorum_settle_ms: int,
     pulsar: PulsarAccess,
@@ -229,7 +249,10 @@ def read(
         raise click.UsageError("--compacted cannot be used with --follow")
     if start is not None and subscription is not None:
         raise click.UsageError("--from and --subscription exclude each other")
+    if raw and topic_schema != "bytes":
+        raise click.UsageError("--raw writes bytes: it cannot be used with --schema")
     how: dict[str, Any] = {
+        "topic_schema": topic_schema,
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
     }
@@ -243,7 +266,10 @@ def read(
         left = limit
         for batch in batches:
             part = batch if left is None else batch.slice(0, left)
-            _print_messages(part, raw, as_json)
+            if topic_schema == "bytes":
+                _print_messages(part, raw, as_json)
+            else:
+                _print_decoded(part, as_json)
             left = None if left is None else left - part.num_rows
             if left == 0:
                 break
@@ -310,8 +336,7 @@ def _print_messages(batch: pa.RecordBatch, raw: bool, as_json: bool) -> None:
     if raw:
         output.print_bytes(b"".join((value or b"") + b"\n" for value in batch.column("value").to_pylist()))
         return
-    for message in _messages(batch):
-        value = message["value"]
+    for message, value in zip(_messages(batch), batch.column("value").to_pylist(), strict=True):
         if as_json:
             output.print_json({**message, "value": None if value is None else payload_json(value)})
         else:
@@ -319,11 +344,42 @@ def _print_messages(batch: pa.RecordBatch, raw: bool, as_json: bool) -> None:
             output.print_line(f"{message['messageId']}\t{text}")
 
 
+def _print_decoded(batch: pa.RecordBatch, as_json: bool) -> None:
+    """Print messages whose values became columns. The value is an object of these columns, or the one column
+    ``value``."""
+    columns = [name for name in batch.schema.names if name not in _OF_MESSAGES]
+    rows = batch.select(columns).to_pylist()
+    for message, row in zip(_messages(batch), rows, strict=True):
+        value = _plain(row["value"] if columns == ["value"] else row)
+        if as_json:
+            output.print_json({**message, "value": value})
+        else:
+            output.print_line(f"{message['messageId']}\t{json.dumps(value, ensure_ascii=False)}")
+
+
+_OF_MESSAGES = frozenset({"__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties"})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the types of JSON: bytes as :func:`payload_json`, maps as objects, others as text."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        if value and all(isinstance(each, tuple) for each in value):
+            return {str(key): _plain(each) for key, each in value}
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return payload_json(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield each message as an object for JSON; its value is bytes or None."""
+    """Yield each message as an object for JSON, without its value."""
     from bk_core.pulsar.model.message_id import MessageId
 
-    for row in batch.to_pylist():
+    for row in batch.select(sorted(_OF_MESSAGES)).to_pylist():
         yield {
             "messageId": str(MessageId.deserialize(row["__messageId"])),
             "topic": row["__topic"],
@@ -331,7 +387,6 @@ def _messages(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
             "eventTimeMs": _ms(row["__eventTime"]),
             "key": None if row["__key"] is None else payload_json(row["__key"]),
             "properties": dict(row["__messageProperties"]),
-            "value": row["value"],
         }
 
 

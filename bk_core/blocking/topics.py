@@ -20,6 +20,7 @@ from bk_core.pulsar.topic import TopicInfo
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Table
 
+    from bk_core.pulsar.given_rows import SchemaChoice
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation
 
@@ -65,6 +66,7 @@ class Topic(BlockHandle[topic.Topic]):
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> Table:
         """Return the topic's messages as a ``pyarrow.Table``, one partition after another, in order within each.
 
@@ -77,6 +79,11 @@ class Topic(BlockHandle[topic.Topic]):
         ``__publishTime``, ``__eventTime`` and ``__messageProperties``. ``columns`` names other columns, which can
         also be ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion``.
 
+        With ``topic_schema="latest"``, values become columns of the newest version of the topic's schema, and with a
+        number, columns of that version. The fields of a record are columns of their own, a KEY_VALUE schema gives
+        ``key`` and ``value``, and any other schema gives ``value`` (docs/pulsar.md lists the types). Each value is
+        decoded with the version that it was written with. A value that cannot be decoded is a corrupt entry.
+
         With ``compacted``, the part of the topic that was compacted gives only the last message of each key.
         ``isolation="read_uncommitted"`` adds the messages of transactions that are undecided or were aborted.
         ``corrupt="skip"`` leaves out entries that are not messages, and logs them. ``encrypted="raw"`` returns the
@@ -84,8 +91,8 @@ class Topic(BlockHandle[topic.Topic]):
 
         Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
         start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
-        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError, which name the entry; and the errors of
-        :meth:`LedgerReader.read`.
+        MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError, which name the entry;
+        NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
         """
         return self._thread.call(
             self._inner.to_arrow(
@@ -98,6 +105,7 @@ class Topic(BlockHandle[topic.Topic]):
                 isolation=isolation,
                 corrupt=corrupt,
                 encrypted=encrypted,
+                topic_schema=topic_schema,
             )
         )
 
@@ -113,6 +121,7 @@ class Topic(BlockHandle[topic.Topic]):
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> BlockingIterator[RecordBatch]:
         """Yield the rows of :meth:`to_arrow` in batches of a few megabytes. Raises the same errors."""
         return BlockingIterator(
@@ -127,6 +136,7 @@ class Topic(BlockHandle[topic.Topic]):
                 isolation=isolation,
                 corrupt=corrupt,
                 encrypted=encrypted,
+                topic_schema=topic_schema,
             ),
         )
 
@@ -142,6 +152,7 @@ class Topic(BlockHandle[topic.Topic]):
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> RecordBatchReader:
         """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, which has a few megabytes in memory
         at a time. pandas, polars and duckdb read from it through Arrow's PyCapsule interface.
@@ -161,6 +172,7 @@ class Topic(BlockHandle[topic.Topic]):
                 isolation=isolation,
                 corrupt=corrupt,
                 encrypted=encrypted,
+                topic_schema=topic_schema,
             )
         )
 
@@ -173,10 +185,12 @@ class Topic(BlockHandle[topic.Topic]):
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> BlockingIterator[RecordBatch]:
         """Yield the messages from ``start`` on, or after ``after``, as soon as they are confirmed, as batches of the
         rows of :meth:`to_arrow`. Each batch has messages of one partition. ``start="latest"`` leaves out all messages
-        that are confirmed now. A partition that is added later is read from its beginning.
+        that are confirmed now. A partition that is added later is read from its beginning. With ``topic_schema``, the
+        columns stay those of the version at the beginning, also for values of later versions.
 
         The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
         the last messages of an idle topic within a second, and with ``quorum_settle_ms`` a little after that time;
@@ -185,7 +199,15 @@ class Topic(BlockHandle[topic.Topic]):
         """
         return BlockingIterator(
             self._thread,
-            self._inner.tail(start, columns, after=after, isolation=isolation, corrupt=corrupt, encrypted=encrypted),
+            self._inner.tail(
+                start,
+                columns,
+                after=after,
+                isolation=isolation,
+                corrupt=corrupt,
+                encrypted=encrypted,
+                topic_schema=topic_schema,
+            ),
         )
 
     def plan(
@@ -196,14 +218,20 @@ class Topic(BlockHandle[topic.Topic]):
         after: Positions | None = None,
         compacted: bool = False,
         isolation: Isolation = "read_committed",
+        topic_schema: SchemaChoice = "bytes",
     ) -> list[PartitionPlan]:
-        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store.
+        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store. If
+        ``topic_schema`` is not ``bytes``, the plans have the versions of the schema.
 
         If the namespace has ever had transactions, ``isolation="read_committed"`` reads the heads of all entries. The
         ranges then end before the first message of an undecided transaction, and the plan names the aborted
         transactions. Raises the errors of :meth:`to_arrow`.
         """
-        return self._thread.call(self._inner.plan(start, end, after=after, compacted=compacted, isolation=isolation))
+        return self._thread.call(
+            self._inner.plan(
+                start, end, after=after, compacted=compacted, isolation=isolation, topic_schema=topic_schema
+            )
+        )
 
     def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""

@@ -24,6 +24,7 @@ from bk_core.pulsar.gathering import Received, gathered
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.heads import Heads, read_heads
 from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, without
+from bk_core.pulsar.messages.rows import Values
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds, TopicRange, clipped
@@ -38,6 +39,8 @@ logger = logging.getLogger("bk_core.pulsar")
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
+_Lack: TypeAlias = LookBack | frozenset[int]
+"""Something that rows of some entries need first: chunks, or versions of the schema."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 PIECE_BYTES = 4 << 20
 AHEAD_BYTES = 16 << 20
@@ -46,11 +49,14 @@ SCAN_AHEAD_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options for reading the messages of a topic."""
+    """Options for reading the messages of a topic. ``values`` decodes values into columns, and ``newer`` returns the
+    same with the versions of the schema that were added since; without them, values are bytes."""
 
     schema: pa.Schema
     decode: DecodeOptions = field(default_factory=DecodeOptions)
     isolation: Isolation = "read_committed"
+    values: Values | None = None
+    newer: Callable[[], Awaitable[Values]] | None = None
 
     def __post_init__(self) -> None:
         choices = (
@@ -125,7 +131,8 @@ class PartitionReading:
         self._reads, self._options, self._history = reads, options, history
         self._first: EntryPosition | None = None
         self._has_begun = False
-        self._maker = RowMaker(topic, options.schema, options.decode)
+        self._maker = RowMaker(topic, options.schema, options.decode, options.values)
+        self._looked_for = set[int]()  # versions of the schema
         self._transactions: Transactions | None = None
         self._known_to = EntryPosition(-1, -1)
         self.position: EntryPosition | None = None
@@ -146,11 +153,10 @@ class PartitionReading:
             restart = None
             async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
                 async for piece, batch in batches:
-                    made = await asyncio.to_thread(self._made, piece, batch, bounds)
-                    if isinstance(made, LookBack):
-                        await self._look_back(made)
-                        made = await asyncio.to_thread(self._made, piece, batch, bounds)
-                    assert not isinstance(made, LookBack), "each message is looked for once"
+                    while isinstance(
+                        made := await asyncio.to_thread(self._made, piece, batch, bounds), LookBack | frozenset
+                    ):
+                        await self._find(made)
                     if made is None:
                         restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
                         break
@@ -163,15 +169,26 @@ class PartitionReading:
                 return
             left = await self._decided(_from(left, restart), beyond)
 
-    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | LookBack | None:
-        """Return the rows of some entries. Returns a LookBack if chunks of their messages must be found first, and None
-        if the outcomes of their transactions must be."""
+    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | _Lack | None:
+        """Return the rows of some entries. Returns what must be found first, chunks of their messages or versions of
+        the schema, and None if the outcomes of their transactions must be. Everything is looked for once."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
         if self._first is not None and not piece.is_compacted and (missing := self._maker.missing(heads)) is not None:
             return missing
+        if self._maker.values is not None and (unknown := self._maker.values.unknown(heads) - self._looked_for):
+            return frozenset(unknown)
         return self._maker.rows(heads, bounds, self._committed(heads))
+
+    async def _find(self, lack: _Lack) -> None:
+        """Find what rows cannot be made without."""
+        if isinstance(lack, LookBack):
+            await self._look_back(lack)
+            return
+        self._looked_for |= lack
+        if self._options.newer is not None:
+            self._maker.values = await self._options.newer()
 
     async def _look_back(self, wanted: LookBack) -> None:
         """Look for chunks in the entries before the start of the read, going backwards."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,21 +25,23 @@ from bk_core.pulsar.given_bounds import GivenBounds, Position, Positions
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
-from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, decode_schema
+from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner, TopicEnd, settle
+from bk_core.pulsar.schema_entries import read_schemas
 from bk_core.pulsar.tailing import FollowedPartition, Tail
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Schema, Table
 
     from bk_core.client.reading.pull import Pull
+    from bk_core.pulsar.given_rows import GivenRows, SchemaChoice
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation, PartitionReading, ReadOptions
 
-LATEST = "latest"
+BYTES, LATEST = "bytes", "latest"
 SUBSCRIPTIONS_SHOWN = 20
 
 
@@ -113,24 +115,7 @@ class Topic:
         """Return the versions of the topic's schema, the newest last. The list is empty if it has no schema. Raises
         MetadataCorruptError if a version cannot be read, and NoSuchLedgerError if its ledger was deleted."""
         nodes = await self._cluster.nodes()
-        found = dict[int, TopicSchema]()
-        wanted = list(await asyncio.to_thread(nodes.schema_versions, self._topic))
-        while wanted:
-            each = wanted.pop()
-            if each.version in found:
-                continue
-            at = each.position
-            async with await self._bookkeeper.open_ledger(
-                at.ledger_id, recover=False, password=self._access.password
-            ) as reader:
-                # A schema's ledger has one entry and stays open, so its LAC does not cover that entry.
-                beyond = not reader.is_closed
-                async with aclosing(reader.reading(at.entry_id, at.entry_id, unconfirmed=beyond)) as batches:
-                    entries = [entry async for batch in batches for entry in batch.to_list()]
-            where = f"entry {at} of the schema of {self.name}"
-            found[each.version], older = decode_schema(where, each.version, entries[0])
-            wanted += older
-        return [found[version] for version in sorted(found)]
+        return await read_schemas(self._bookkeeper, nodes, self._topic, self._access.password)
 
     async def subscription(self, name: str) -> dict[int, Position]:
         """Return the position of a subscription in each partition, by the number of the partition, or by −1 for a topic
@@ -169,6 +154,7 @@ class Topic:
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> Table:
         """Return the topic's messages as a ``pyarrow.Table``, one partition after another, in order within each.
 
@@ -181,6 +167,11 @@ class Topic:
         ``__publishTime``, ``__eventTime`` and ``__messageProperties``. ``columns`` names other columns, which can
         also be ``__partition``, ``__producer``, ``__sequenceId``, ``__orderingKey`` and ``__schemaVersion``.
 
+        With ``topic_schema="latest"``, values become columns of the newest version of the topic's schema, and with a
+        number, columns of that version. The fields of a record are columns of their own, a KEY_VALUE schema gives
+        ``key`` and ``value``, and any other schema gives ``value`` (docs/pulsar.md lists the types). Each value is
+        decoded with the version that it was written with. A value that cannot be decoded is a corrupt entry.
+
         With ``compacted``, the part of the topic that was compacted gives only the last message of each key.
         ``isolation="read_uncommitted"`` adds the messages of transactions that are undecided or were aborted.
         ``corrupt="skip"`` leaves out entries that are not messages, and logs them. ``encrypted="raw"`` returns the
@@ -188,13 +179,14 @@ class Topic:
 
         Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
         start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
-        MessageChecksumError, UnsupportedTopicError and MessageEncryptedError, which name the entry; and the errors of
-        :meth:`LedgerReader.read`.
+        MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError, which name the entry;
+        NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
         """
         wanted = GivenBounds(start, end, after, published_from, compacted)
-        options = self._options(columns, isolation, corrupt, encrypted)
+        rows = self._rows(columns, isolation, corrupt, encrypted, topic_schema)
+        options = await self._options(rows)
         made = list[Any]()
-        async with aclosing(self._read(wanted, options)) as batches:
+        async with aclosing(self._read(wanted, rows, options)) as batches:
             async for batch in batches:
                 made.append(batch)
         return _table(made, options.schema)
@@ -211,10 +203,11 @@ class Topic:
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> BatchIterator[RecordBatch]:
         """Yield the rows of :meth:`to_arrow` in batches of a few megabytes. Raises the same errors."""
         wanted = GivenBounds(start, end, after, published_from, compacted)
-        return BatchIterator(self._read(wanted, self._options(columns, isolation, corrupt, encrypted)))
+        return BatchIterator(self._read(wanted, self._rows(columns, isolation, corrupt, encrypted, topic_schema)))
 
     async def record_batch_reader(
         self,
@@ -228,6 +221,7 @@ class Topic:
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> RecordBatchReader:
         """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, which has a few megabytes in memory
         at a time. pandas, polars and duckdb read from it through Arrow's PyCapsule interface.
@@ -239,9 +233,9 @@ class Topic:
         from bk_core.client.reading.pull import Pull
 
         wanted = GivenBounds(start, end, after, published_from, compacted)
-        options = self._options(columns, isolation, corrupt, encrypted)
-        pull = Pull(self._bookkeeper, asyncio.get_running_loop())
-        return _stream(_PulledBatches(BatchIterator(self._read(wanted, options)), pull), options.schema)
+        rows = self._rows(columns, isolation, corrupt, encrypted, topic_schema)
+        options, pull = await self._options(rows), Pull(self._bookkeeper, asyncio.get_running_loop())
+        return _stream(_PulledBatches(BatchIterator(self._read(wanted, rows, options)), pull), options.schema)
 
     def tail(
         self,
@@ -252,10 +246,12 @@ class Topic:
         isolation: Isolation = "read_committed",
         corrupt: OnCorrupt = "fail",
         encrypted: OnEncrypted = "fail",
+        topic_schema: SchemaChoice = "bytes",
     ) -> BatchIterator[RecordBatch]:
         """Yield the messages from ``start`` on, or after ``after``, as soon as they are confirmed, as batches of the
         rows of :meth:`to_arrow`. Each batch has messages of one partition. ``start="latest"`` leaves out all messages
-        that are confirmed now. A partition that is added later is read from its beginning.
+        that are confirmed now. A partition that is added later is read from its beginning. With ``topic_schema``, the
+        columns stay those of the version at the beginning, also for values of later versions.
 
         The iterator ends once the topic is terminated and all its messages were yielded. With an admin URL, it yields
         the last messages of an idle topic within a second, and with ``quorum_settle_ms`` a little after that time;
@@ -263,8 +259,8 @@ class Topic:
         once the topic is deleted.
         """
         wanted = GivenBounds(None if start == LATEST else start, None, after, None, False)
-        options = self._options(columns, isolation, corrupt, encrypted)
-        return BatchIterator(self._tail(wanted, options, start == LATEST))
+        rows = self._rows(columns, isolation, corrupt, encrypted, topic_schema)
+        return BatchIterator(self._tail(wanted, rows, start == LATEST))
 
     async def plan(
         self,
@@ -274,13 +270,18 @@ class Topic:
         after: Positions | None = None,
         compacted: bool = False,
         isolation: Isolation = "read_committed",
+        topic_schema: SchemaChoice = "bytes",
     ) -> list[PartitionPlan]:
-        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store.
+        """Return one plan for each partition, in order. With a plan, a reader needs no metadata store. If
+        ``topic_schema`` is not ``bytes``, the plans have the versions of the schema.
 
         If the namespace has ever had transactions, ``isolation="read_committed"`` reads the heads of all entries. The
         ranges then end before the first message of an undecided transaction, and the plan names the aborted
         transactions. Raises the errors of :meth:`to_arrow`.
         """
+        from bk_core.pulsar.given_rows import check_choice
+
+        check_choice(topic_schema)
         wanted = GivenBounds(start, end, after, None, compacted)
         nodes = await self._cluster.nodes()
         plans = list[PartitionPlan]()
@@ -303,7 +304,11 @@ class Topic:
                 plans.append(
                     PartitionPlan(topic, tuple(ranges), stop, bounds, aborted, looks, next_entry, tuple(history))
                 )
-        return plans
+        if topic_schema == BYTES:
+            return plans
+        # After the ends are known: a version is registered before the first message that has it is sent.
+        schemas = await self._topic_schemas(None if topic_schema == LATEST else int(topic_schema))
+        return [replace(each, schemas=schemas) for each in plans]
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one. The client of the ledgers stays open."""
@@ -323,22 +328,45 @@ class Topic:
         reads = LedgerReads(self._bookkeeper, self._access.password)
         return PartitionReading(planner.topic, reads, options, planner.history)
 
-    def _options(
-        self, columns: Sequence[str] | None, isolation: Isolation, corrupt: OnCorrupt, encrypted: OnEncrypted
-    ) -> ReadOptions:
-        from bk_core.pulsar.messages.decoder import DecodeOptions
-        from bk_core.pulsar.messages.encryption import Decryptor
-        from bk_core.pulsar.messages.rows import schema_of
-        from bk_core.pulsar.reading import ReadOptions
+    def _rows(
+        self,
+        columns: Sequence[str] | None,
+        isolation: Isolation,
+        corrupt: OnCorrupt,
+        encrypted: OnEncrypted,
+        topic_schema: SchemaChoice,
+    ) -> GivenRows:
+        from bk_core.pulsar.given_rows import GivenRows
 
-        keys = self._access.private_keys
-        decode = DecodeOptions(
-            corrupt=corrupt, encrypted=encrypted, decryptor=None if keys is None else Decryptor(keys)
-        )
-        return ReadOptions(schema_of(columns), decode, isolation)
+        return GivenRows.of(columns, isolation, corrupt, encrypted, topic_schema, self._access.private_keys)
 
-    async def _read(self, wanted: GivenBounds, options: ReadOptions) -> AsyncGenerator[RecordBatch, None]:
-        """Yield the rows of all partitions. Each is planned only when the read reaches it."""
+    async def _options(self, rows: GivenRows) -> ReadOptions:
+        """Return the options of a read. Reads the topic's schema if values become columns."""
+        if rows.topic_schema == BYTES:
+            return rows.options
+        found = await self._topic_schemas(rows.version)
+
+        async def newer() -> TopicSchemas:
+            nonlocal found
+            found = await self._topic_schemas(found.version, found.versions)
+            return found
+
+        return rows.with_schema(found, newer)
+
+    async def _topic_schemas(self, version: int | None, known: Sequence[TopicSchema] = ()) -> TopicSchemas:
+        """Return the versions of the topic's schema, for the columns of one of them, or of the newest. Raises
+        NoSuchTopicError, NoSchemaError and InvalidArgumentError."""
+        nodes = await self._cluster.nodes()
+        await asyncio.to_thread(nodes.parts, self._topic)
+        versions = await read_schemas(self._bookkeeper, nodes, self._topic, self._access.password, known)
+        return TopicSchemas.of(self._topic, versions, version)
+
+    async def _read(
+        self, wanted: GivenBounds, given: GivenRows, options: ReadOptions | None = None
+    ) -> AsyncGenerator[RecordBatch, None]:
+        """Yield the rows of all partitions. Each is planned only when the read reaches it. ``options`` are those of
+        ``given``, if they are known."""
+        options = options or await self._options(given)
         nodes = await self._cluster.nodes()
         async with self._planned(nodes, wanted) as parts:
             for bounds, planner in parts:
@@ -364,7 +392,8 @@ class Topic:
             await settle(planners, bounds)
             yield list(zip(bounds, planners, strict=True))
 
-    async def _tail(self, wanted: GivenBounds, options: ReadOptions, latest: bool) -> AsyncGenerator[RecordBatch, None]:
+    async def _tail(self, wanted: GivenBounds, given: GivenRows, latest: bool) -> AsyncGenerator[RecordBatch, None]:
+        options = await self._options(given)
         async with AsyncExitStack() as stack:
             tail = Tail(self._parts, partial(self._follow, wanted, options, stack), latest)
             while True:

@@ -32,6 +32,7 @@ class PulsarWorld:
         )
         self._ledgers: dict[TopicName, list[proto.LedgerInfo]] = {}
         self._terminated: dict[TopicName, EntryPosition] = {}
+        self._schemas: dict[TopicName, list[proto.SchemaIndexEntry]] = {}
         self.set(MANAGED_LEDGERS, b"")
 
     @property
@@ -99,6 +100,26 @@ class PulsarWorld:
 
     def partitioned(self, name: str, partitions: int) -> None:
         self.set(TopicName.parse(name).partitions_path, json.dumps({"partitions": partitions}).encode())
+
+    async def schema(
+        self, name: str, kind: int, definition: bytes | str = b"", *, deleted: bool = False, **properties: str
+    ) -> int:
+        """Register the next version of a topic's schema, and return its number. ``kind`` is the stored number of the
+        type. Like a broker, it keeps each version in an open ledger of one entry, and links it to those before."""
+        topic, data = TopicName.parse(name), definition.encode() if isinstance(definition, str) else definition
+        versions = self._schemas.setdefault(topic, [])
+        info = proto.SchemaInfo(type=kind, schema=data, deleted=deleted)
+        for key, value in properties.items():
+            info.props.add(key=key.replace("_", ".").encode(), value=value.encode())
+        written = await self._writer.create_ledger(custom_metadata={"application": b"pulsar"})
+        await written.append(
+            proto.SchemaEntry(schema_data=info.SerializeToString(), index=versions).SerializeToString()
+        )
+        number, position = len(versions), proto.Position(ledger_id=written.ledger_id, entry_id=0)
+        versions.append(proto.SchemaIndexEntry(version=number, position=position))
+        record = proto.SchemaLocator(info=versions[-1], index=versions)
+        self.set(topic.schema_path, record.SerializeToString())
+        return number
 
     def cursor(self, name: str, cursor: str, at: EntryPosition, properties: Mapping[str, int] | None = None) -> None:
         """A subscription whose state is in its node."""

@@ -43,7 +43,11 @@ class Objects(NamedTuple):
 
 def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
     """Parse all entries. Members that ``kind`` does not name are ignored, missing ones are null."""
-    values = batch.to_arrow()
+    return objects_in(batch.to_arrow(), kind)
+
+
+def objects_in(values: pa.Array, kind: pa.StructType) -> Objects:
+    """Parse the texts of a binary array without nulls, as :func:`objects_of` does."""
     try:
         return Objects(parse(values, kind))
     except _ERRORS:

@@ -211,8 +211,11 @@ class MessageDecoder:
         if issubclass(kind, MessageEncryptedError):
             remedy = "give the private key of one of these, or read encrypted messages raw"
         where = f"entry {found.position(row)} of {self.topic}"
-        error = kind(f"{where} cannot be read as a message", value=why, remedy=remedy)
-        if self.options.corrupt == "fail" or issubclass(kind, MessageEncryptedError):
+        self.report(kind(f"{where} cannot be read as a message", value=why, remedy=remedy))
+
+    def report(self, error: TopicError) -> None:
+        """Raise an error of an entry, or add it to ``reports``, as the option ``corrupt`` says."""
+        if self.options.corrupt == "fail" or isinstance(error, MessageEncryptedError):
             raise error
         self.reports.append(error)
 

@@ -8,29 +8,36 @@ begin at the first entry of the topic may lack earlier chunks. So before it make
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import TopicError, UnsupportedTopicError
+from bk_core.errors import MessageSchemaError, TopicError, UnsupportedTopicError
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messages
 from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
-from bk_core.pulsar.messages.rows import record_batch
+from bk_core.pulsar.messages.rows import Values, record_batch
 from bk_core.pulsar.messages.scan import Mask
-from bk_core.pulsar.model.message_id import MessageId
+from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
 
 class RowMaker:
-    """Makes the rows of one topic or partition, with the columns of ``schema`` (:func:`rows.schema_of`)."""
+    """Makes the rows of one topic or partition, with the columns of ``schema`` (:func:`rows.schema_of`). ``values``
+    decodes values into columns; with None, values are bytes."""
 
-    def __init__(self, topic: TopicName, schema: pa.Schema, options: DecodeOptions | None = None) -> None:
-        self.topic, self._schema = topic, schema
+    def __init__(
+        self,
+        topic: TopicName,
+        schema: pa.Schema,
+        options: DecodeOptions | None = None,
+        values: Values | None = None,
+    ) -> None:
+        self.topic, self._schema, self.values = topic, schema, values
         self._options = options or DecodeOptions()
         self._decoder = MessageDecoder(str(topic), self._options)
 
@@ -40,7 +47,8 @@ class RowMaker:
 
     def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> list[pa.RecordBatch]:
         """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use; None uses all
-        (:func:`committed`). Raises the errors of :meth:`MessageDecoder.messages`."""
+        (:func:`committed`). Raises the errors of :meth:`MessageDecoder.messages`, and MessageSchemaError for a value
+        that cannot be decoded, unless corrupt entries are skipped."""
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
     def missing(self, found: Heads) -> LookBack | None:
@@ -57,8 +65,37 @@ class RowMaker:
     def _made(self, messages: Iterator[Messages], bounds: Bounds) -> Iterator[pa.RecordBatch]:
         for part in messages:
             chosen = within(part, bounds)
+            if not len(chosen):
+                continue
+            columns: Mapping[str, pa.Array] | None = None
+            if self.values is not None:
+                chosen, columns = self._decoded(chosen, self.values)
             if len(chosen):
-                yield record_batch(chosen, self._schema, str(self.topic), self.topic.partition)
+                yield record_batch(chosen, self._schema, str(self.topic), self.topic.partition, columns)
+
+    def _decoded(self, found: Messages, values: Values) -> tuple[Messages, Mapping[str, pa.Array]]:
+        """Return the messages whose values can be decoded, and the columns of these values."""
+        wanted = frozenset(self._schema.names) & values.columns.keys()
+        columns, problems = values.decode(found, wanted)
+        if not problems:
+            return found, columns
+        entries = dict[int, list[str]]()
+        for at in sorted(problems):
+            entries.setdefault(int(found.columns.entry[at]), []).append(problems[at])
+        for row, reasons in entries.items():
+            self._decoder.report(self._undecodable(found.heads.position(row), reasons))
+        keep = np.ones(len(found), dtype=np.bool_)
+        keep[list(problems)] = False
+        mask = pa.array(keep)
+        return taken(found, keep), {name: column.filter(mask) for name, column in columns.items()}
+
+    def _undecodable(self, where: EntryPosition, reasons: Sequence[str]) -> MessageSchemaError:
+        more = f" (the first of {len(reasons)} messages)" if len(reasons) > 1 else ""
+        return MessageSchemaError(
+            f"the value of a message in entry {where} of {self.topic} cannot be decoded",
+            value=f"{reasons[0]}{more}",
+            remedy="read values as bytes, or let corrupt entries be skipped",
+        )
 
 
 class LookBack:
@@ -140,6 +177,9 @@ def within(found: Messages, bounds: Bounds) -> Messages:
         keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] >= bounds.published_from_ms
     if bounds.published_before_ms is not None:
         keep &= heads.metadata.number(PUBLISH_TIME)[columns.entry] < bounds.published_before_ms
-    if keep.all():
-        return found
-    return Messages(heads, found.data, columns.take(np.flatnonzero(keep)), found.first_chunks)
+    return found if keep.all() else taken(found, keep)
+
+
+def taken(found: Messages, keep: Mask) -> Messages:
+    """Return the messages that ``keep`` marks."""
+    return Messages(found.heads, found.data, found.columns.take(np.flatnonzero(keep)), found.first_chunks)

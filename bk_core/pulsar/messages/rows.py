@@ -7,6 +7,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,28 +44,62 @@ _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 _I32_MAX = (1 << 31) - 1
 
 
-def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """Return the schema with these columns in this order, or with DEFAULT_COLUMNS for None. Raises InvalidArgumentError
-    if a name is unknown or occurs twice, or there is none."""
+VALUE = "value"
+
+
+class Values(Protocol):
+    """Decodes the values of messages into columns. ``columns`` has their types."""
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]: ...
+
+    def unknown(self, found: heads.Heads) -> set[int]:
+        """Return the versions of the schema that these entries need and that are not known."""
+        ...
+
+    def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
+        """Return the wanted columns, and by message the reason why its value cannot be decoded."""
+        ...
+
+
+def schema_of(columns: Sequence[str] | None, values: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
+    """Return the schema with these columns in this order, or with DEFAULT_COLUMNS for None. ``values`` are the columns
+    that take the place of ``value``, if values are decoded. Raises InvalidArgumentError if a name is unknown or occurs
+    twice, or there is none."""
+    known = types_of(values)
     if columns is None:
-        columns = DEFAULT_COLUMNS
+        columns = [*(values if values is not None else (VALUE,)), *DEFAULT_COLUMNS[1:]]
     names = [columns] if isinstance(columns, str) else list(columns)
     if isinstance(columns, str) or not names or len(set(names)) != len(names):
         raise InvalidArgumentError(
-            "columns must be a list of different names", value=repr(columns), remedy=f"choose from {', '.join(TYPES)}"
+            "columns must be a list of different names", value=repr(columns), remedy=f"choose from {', '.join(known)}"
         )
-    if unknown := [name for name in names if name not in TYPES]:
-        near = [match for name in unknown for match in get_close_matches(str(name), TYPES, n=1)]
-        remedy = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(TYPES)}"
+    if unknown := [name for name in names if name not in known]:
+        near = [match for name in unknown for match in get_close_matches(str(name), known, n=1)]
+        remedy = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(known)}"
         raise InvalidArgumentError("no such columns", value=", ".join(map(str, unknown)), remedy=remedy)
-    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+    return pa.schema([pa.field(name, known[name]) for name in names])
 
 
-def record_batch(found: Messages, schema: pa.Schema, topic: str, partition: int = -1) -> pa.RecordBatch:
+def types_of(values: Mapping[str, pa.DataType] | None) -> Mapping[str, pa.DataType]:
+    """Return all columns that a read can choose. ``values`` is as in :func:`schema_of`."""
+    if values is None:
+        return TYPES
+    return {**values, **{name: kind for name, kind in TYPES.items() if name != VALUE}}
+
+
+def record_batch(
+    found: Messages,
+    schema: pa.Schema,
+    topic: str,
+    partition: int = -1,
+    values: Mapping[str, pa.Array] | None = None,
+) -> pa.RecordBatch:
     """Return the messages as rows with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the
-    topic, or of the partition with the number ``partition``. Raises CorruptMessageError for a key that is not valid
-    base64."""
-    made = [_column(name, found, topic, partition) for name in schema.names]
+    topic, or of the partition with the number ``partition``. ``values`` has the decoded columns, if values are decoded.
+    Raises CorruptMessageError for a key that is not valid base64."""
+    given = values or {}
+    made = [given[name] if name in given else _column(name, found, topic, partition) for name in schema.names]
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
@@ -76,7 +111,7 @@ def _column(name: str, found: Messages, topic: str, partition: int) -> pa.Array:
         case "__partition":
             return pa.repeat(pa.scalar(partition, pa.int32()), len(found))
         case "__key":
-            return _keys(found, topic)
+            return keys_of(found, topic)
         case "__messageId":
             return _message_ids(found, partition)
         case "__eventTime":
@@ -133,7 +168,8 @@ def texts(values: pa.Array) -> pa.Array:
         return pa.array([None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()])
 
 
-def _keys(found: Messages, topic: str) -> pa.Array:
+def keys_of(found: Messages, topic: str) -> pa.Array:
+    """Return the keys as bytes, decoded from base64 if they are. Raises CorruptMessageError."""
     columns = found.columns
     keys = spans(found.data, *columns.key)
     encoded = np.flatnonzero(columns.key_is_base64 & (columns.key[1] >= 0))

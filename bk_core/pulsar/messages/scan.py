@@ -229,7 +229,7 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
         at += value
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the varint at a place, and the place after it. Raises ValueError if it is cut off or too long."""
     value = shift = 0
     for place in range(at, min(at + _VARINT_BYTES_MAX, len(data))):

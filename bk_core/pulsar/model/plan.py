@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from bk_core.model import LedgerMetadata
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.schemas import TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
@@ -84,7 +85,8 @@ class PartitionPlan:
     ``end`` is the entry after the last one that is known to be confirmed. ``next_entry`` is where the next plan of a
     stream begins; None means where this plan began. Messages of the transactions in ``aborted`` are left out.
     ``decided`` says that every transaction with a message in the ranges has ended. ``history`` has the ranges before
-    the start, which hold the earlier chunks of messages that end after it.
+    the start, which hold the earlier chunks of messages that end after it. ``schemas`` has the versions of the topic's
+    schema if values become columns.
     """
 
     topic: TopicName
@@ -95,6 +97,7 @@ class PartitionPlan:
     decided: bool = False
     next_entry: EntryPosition | None = None
     history: tuple[TopicRange, ...] = ()
+    schemas: TopicSchemas | None = None
 
     @property
     def bytes(self) -> int:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from bk_core.errors import MetadataCorruptError
+from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSchemaError
 from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 TYPES = {
@@ -55,6 +57,40 @@ class TopicSchema:
     definition: bytes
     deleted: bool = False
     properties: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchemas:
+    """The versions of a topic's schema, for a read that decodes values, and the one whose columns the read has.
+    ``topic`` is the topic, not a partition of it."""
+
+    topic: TopicName
+    versions: tuple[TopicSchema, ...]
+    version: int
+
+    @classmethod
+    def of(cls, topic: TopicName, versions: Sequence[TopicSchema], version: int | None = None) -> TopicSchemas:
+        """Return the schemas for a read with the columns of ``version``, or of the newest version for None. Raises
+        NoSchemaError if the topic has no schema, and InvalidArgumentError if it has no such version."""
+        remedy = "read its values as bytes"
+        if not versions:
+            raise NoSchemaError(f"{topic} has no schema", remedy=remedy)
+        newest = versions[-1]
+        if version is None and newest.deleted:
+            raise NoSchemaError(f"the schema of {topic} was deleted", value=f"version {newest.version}", remedy=remedy)
+        found = [each.version for each in versions if not each.deleted]
+        if version is not None and version not in found:
+            raise InvalidArgumentError(
+                f"the schema of {topic} has no version {version}",
+                value=f"it has {', '.join(map(str, found)) or 'none'}",
+                remedy="name one of these, or latest",
+            )
+        return cls(topic.whole, tuple(versions), newest.version if version is None else version)
+
+    @property
+    def schema(self) -> TopicSchema:
+        """The version whose columns the read has."""
+        return next(each for each in self.versions if each.version == self.version)
 
 
 def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:

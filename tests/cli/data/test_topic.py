@@ -64,6 +64,52 @@ def test_topics_are_listed_with_their_partitions(bk: Any, namespace: str) -> Non
     assert bk("topic", "list", "shop") == 2
 
 
+@pytest.fixture
+def with_schema(served: Any, namespace: str) -> str:
+    """The topic ``typed`` with two versions of a JSON schema, and three messages."""
+    fields = [{"name": "id", "type": "long"}, {"name": "data", "type": ["null", "bytes"], "default": None}]
+    both = [{"type": "record", "name": "R", "fields": fields[:count]} for count in (1, 2)]
+    store, topic, index = open_store(served.uri), TopicName.parse(f"{namespace}/typed"), list[proto.SchemaIndexEntry]()
+    try:
+        with blocking.connect(served.uri) as bookkeeper:
+            for number, each in enumerate(both):
+                info = proto.SchemaInfo(type=3, schema=json.dumps(each).encode())
+                entry = proto.SchemaEntry(schema_data=info.SerializeToString(), index=index)
+                with bookkeeper.create_ledger() as ledger:
+                    ledger.append(entry.SerializeToString())
+                at = proto.Position(ledger_id=ledger.ledger_id, entry_id=0)
+                index.append(proto.SchemaIndexEntry(version=number, position=at))
+            with bookkeeper.create_ledger() as ledger:
+                for value in (b'{"id": 1, "data": "/w=="}', b'{"id": 2}', b"oops"):
+                    ledger.append(kit.entry(value))
+        ledgers = [proto.LedgerInfo(ledger_id=ledger.ledger_id, entries=3, size=100, timestamp=1)]
+        nodes = {
+            topic.managed_ledger_path: proto.ManagedLedgerInfo(ledgers=ledgers).SerializeToString(),
+            topic.schema_path: proto.SchemaLocator(info=index[-1], index=index).SerializeToString(),
+        }
+        for path, data in nodes.items():
+            ensure_path(tree_of(store), path)
+            tree_of(store).set(path, data, ANY_VERSION)
+    finally:
+        store.close()
+    return str(topic)
+
+
+def test_values_are_printed_as_the_schema_says(bk: Any, with_schema: str) -> None:
+    read = ("topic", "read", with_schema, "--limit", "2", "--schema")
+    assert [each["value"] for each in bk.json(*read, "latest")] == [
+        {"id": 1, "data": {"base64": "/w=="}},
+        {"id": 2, "data": None},
+    ]
+    assert [each["value"] for each in bk.json(*read, "0")] == [{"id": 1}, {"id": 2}]
+    assert bk(*read, "0") == 0
+    assert bk.out.endswith('\t{"id": 2}\n')
+    assert [each["value"] for each in bk.json("topic", "read", with_schema)][2] == {"text": "oops"}
+    assert bk("topic", "read", with_schema, "--schema", "latest") == 6
+    assert "BK_MESSAGE_SCHEMA" in bk.err
+    assert len(bk.json("topic", "read", with_schema, "--schema", "latest", "--skip-corrupt")) == 2
+
+
 def test_topic_is_shown(bk: Any, namespace: str) -> None:
     (found,) = bk.json("topic", "show", f"{namespace}/orders")
     (part,) = found["parts"]
@@ -129,6 +175,8 @@ def test_open_topic_is_read_to_the_end_that_an_ack_quorum_gives(bk: Any, namespa
         (("show", "orders", "--admin-url", "pulsar://x:6650"), 2),
         (("show", "orders", "--admin-url", "http://x:1", "--admin-token", "/none"), 2),
         (("list", "--pulsar-metadata-uri", "etcd://x"), 2),
+        (("read", "orders", "--schema", "newest"), 2),
+        (("read", "orders", "--schema", "latest", "--raw"), 2),
         (("read", "orders", "--private-key", "x"), 2),
         (("read", "orders", "--quorum", "--quorum-settle-ms", "1"), 2),
         (("explain", "orders", "1"), 2),

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes values of PROTOBUF_NATIVE schemas, whose definition is JSON with protobuf's own descriptors.
+
+All values are decoded with the newest version: protobuf's fields have numbers, and unknown ones are ignored. protobuf's
+library decodes each value into a dynamic message, so Python runs once for each value and field.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from bk_core.pulsar.values.avro_schema import BYTES_MAX, DEPTH_MAX, NODES_MAX, SchemaError
+from bk_core.pulsar.values.part import Part, Places
+
+LABEL_REPEATED = 3
+_SCALARS: Mapping[int, pa.DataType] = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+    FieldDescriptor.CPPTYPE_ENUM: pa.string(),
+    FieldDescriptor.CPPTYPE_STRING: pa.string(),
+}
+"""Spark has no unsigned numbers, so these become the next larger type."""
+
+
+def descriptor_of(definition: bytes) -> Descriptor:
+    """Return the descriptor of the root message. Raises SchemaError for a definition that is none, or is recursive, or
+    too large."""
+    if len(definition) > BYTES_MAX:
+        raise SchemaError(f"it has {len(definition)} bytes, more than {BYTES_MAX}")
+    try:
+        data = json.loads(definition)
+        files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(data["fileDescriptorSet"]))
+        pool, left = descriptor_pool.DescriptorPool(), list(files.file)
+        while left:  # each file comes after those that it imports
+            known = {each.name for each in left}
+            ready = [each for each in left if not known & (set(each.dependency) - {each.name})]
+            if not ready:
+                raise SchemaError("its files import each other")
+            for each in ready:
+                pool.AddSerializedFile(each.SerializeToString())
+            left = [each for each in left if each not in ready]
+        root = pool.FindMessageTypeByName(data["rootMessageTypeName"])
+    except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"it has no protobuf descriptors: {str(error)[:200]}") from error
+    _check(root, ())
+    return root
+
+
+def _check(message: Descriptor, above: tuple[str, ...]) -> int:
+    """Return the number of types in a message. Raises SchemaError if it is recursive or too large."""
+    if message.full_name in above:
+        raise SchemaError(f"message {message.full_name} contains itself, which columns cannot hold")
+    if len(above) >= DEPTH_MAX:
+        raise SchemaError(f"its messages are nested more than {DEPTH_MAX} deep")
+    count = 1
+    for each in message.fields:
+        count += 1 if each.message_type is None else _check(each.message_type, (*above, message.full_name))
+        if count > NODES_MAX:
+            raise SchemaError(f"it has more than {NODES_MAX} types")
+    return count
+
+
+def _map_entry(field: FieldDescriptor) -> Descriptor | None:
+    """Return the message of a map's entries, or None if the field is no map."""
+    entry = field.message_type
+    return entry if entry is not None and entry.GetOptions().map_entry else None
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    if hasattr(field, "is_repeated"):
+        return bool(field.is_repeated)
+    return bool(field.label == LABEL_REPEATED)  # type: ignore[attr-defined]  # before protobuf 6
+
+
+def _single_type(field: FieldDescriptor) -> pa.DataType:
+    if field.message_type is not None:
+        return pa.struct([pa.field(each.name, arrow_type(each)) for each in field.message_type.fields])
+    return pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
+
+
+def arrow_type(field: FieldDescriptor) -> pa.DataType:
+    """Return the Arrow type of a field."""
+    if (entry := _map_entry(field)) is not None:
+        return pa.map_(*(_single_type(entry.fields_by_name[each]) for each in ("key", "value")))
+    return pa.list_(_single_type(field)) if _is_repeated(field) else _single_type(field)
+
+
+Get = Callable[[Any], Any]
+
+
+def _single(field: FieldDescriptor) -> Get:
+    """Return the conversion of one value of a field."""
+    if field.message_type is not None:
+        return _members(field.message_type)
+    if field.enum_type is not None:
+        names = {each.number: each.name for each in field.enum_type.values}
+        return lambda number: names.get(number, str(number))
+    return lambda value: value
+
+
+def _getter(field: FieldDescriptor) -> Get:
+    """Return the conversion of a field of a message. An absent field is null if the message says that it is absent."""
+    name = field.name
+    if (entry := _map_entry(field)) is not None:
+        convert = _single(entry.fields_by_name["value"])
+        return lambda message: [(key, convert(value)) for key, value in getattr(message, name).items()]
+    convert = _single(field)
+    if _is_repeated(field):
+        return lambda message: [convert(each) for each in getattr(message, name)]
+    if field.has_presence:
+        return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: convert(getattr(message, name))
+
+
+def _members(message: Descriptor) -> Get:
+    getters = [(each.name, _getter(each)) for each in message.fields]
+    return lambda value: {name: get(value) for name, get in getters}
+
+
+@dataclass(slots=True)
+class ProtobufReader:
+    """Decodes values of one PROTOBUF_NATIVE schema, given as its definition. Raises SchemaError when it is made."""
+
+    definition: bytes
+    _root: Descriptor = field(init=False, repr=False)
+    _message: type[Message] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._root = descriptor_of(self.definition)
+        self._message = message_factory.GetMessageClass(self._root)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ProtobufReader, (self.definition,)
+
+    @property
+    def is_record(self) -> bool:
+        return True
+
+    @property
+    def columns(self) -> Mapping[str, pa.DataType]:
+        return {each.name: arrow_type(each) for each in self._root.fields}
+
+    def read(self, places: Places, wanted: frozenset[str]) -> Part:
+        problems, view = dict[int, str](), places.data.data
+        getters = {each.name: _getter(each) for each in self._root.fields if each.name in wanted}
+        found: dict[str, list[Any]] = {name: [] for name in getters}
+        for place, (begin, length) in enumerate(zip(places.begin.tolist(), places.length.tolist(), strict=True)):
+            try:
+                message = self._message.FromString(bytes(view[begin : begin + length]))
+            except (DecodeError, ValueError, RecursionError) as error:
+                problems[place] = f"it is no {self._root.full_name}: {str(error)[:200]}"
+                message = self._message()
+            for name, get in getters.items():
+                found[name].append(get(message))
+        kinds = self.columns
+        return Part({name: pa.array(values, kinds[name]) for name, values in found.items()}, problems)

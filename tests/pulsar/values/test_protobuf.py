@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of PROTOBUF_NATIVE schemas, beside protobuf's own messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import random
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from bk_core.pulsar.values.avro_schema import SchemaError
+from bk_core.pulsar.values.protobuf_values import ProtobufReader
+from tests.kit.amount import some
+from tests.pulsar.fuzz import mutated
+from tests.pulsar.values.kit import rows
+
+Field = descriptor_pb2.FieldDescriptorProto
+
+
+def field(name: str, number: int, kind: int, **more: Any) -> Field:
+    return Field(name=name, number=number, type=kind, label=more.pop("label", Field.LABEL_OPTIONAL), **more)  # type: ignore[arg-type]
+
+
+def order_files() -> descriptor_pb2.FileDescriptorSet:
+    """Two files of proto3; the second imports the first, and comes first in the set."""
+    item = descriptor_pb2.DescriptorProto(name="Item", field=[field("sku", 1, Field.TYPE_STRING)])
+    colour = descriptor_pb2.EnumDescriptorProto(
+        name="Colour",
+        value=[descriptor_pb2.EnumValueDescriptorProto(name=name, number=k) for k, name in enumerate(("NONE", "RED"))],
+    )
+    entry = descriptor_pb2.DescriptorProto(
+        name="LabelsEntry",
+        field=[field("key", 1, Field.TYPE_STRING), field("value", 2, Field.TYPE_INT32)],
+        options=descriptor_pb2.MessageOptions(map_entry=True),
+    )
+    order = descriptor_pb2.DescriptorProto(
+        name="Order",
+        nested_type=[entry],
+        oneof_decl=[descriptor_pb2.OneofDescriptorProto(name="pay"), descriptor_pb2.OneofDescriptorProto(name="_note")],
+        field=[
+            field("id", 1, Field.TYPE_INT64),
+            field("count", 2, Field.TYPE_UINT32),
+            field("total", 3, Field.TYPE_UINT64),
+            field("price", 4, Field.TYPE_DOUBLE),
+            field("ratio", 5, Field.TYPE_FLOAT),
+            field("paid", 6, Field.TYPE_BOOL),
+            field("data", 7, Field.TYPE_BYTES),
+            field("colour", 8, Field.TYPE_ENUM, type_name=".shop.Colour"),
+            field("item", 9, Field.TYPE_MESSAGE, type_name=".shop.Item"),
+            field("tags", 10, Field.TYPE_STRING, label=Field.LABEL_REPEATED),
+            field("items", 11, Field.TYPE_MESSAGE, type_name=".shop.Item", label=Field.LABEL_REPEATED),
+            field("labels", 12, Field.TYPE_MESSAGE, type_name=".shop.Order.LabelsEntry", label=Field.LABEL_REPEATED),
+            field("note", 13, Field.TYPE_STRING, oneof_index=1, proto3_optional=True),
+            field("card", 14, Field.TYPE_STRING, oneof_index=0),
+            field("cash", 15, Field.TYPE_SINT32, oneof_index=0),
+        ],
+    )
+    base = descriptor_pb2.FileDescriptorProto(
+        name="base.proto", package="shop", syntax="proto3", message_type=[item], enum_type=[colour]
+    )
+    main = descriptor_pb2.FileDescriptorProto(
+        name="order.proto", package="shop", syntax="proto3", dependency=["base.proto"], message_type=[order]
+    )
+    return descriptor_pb2.FileDescriptorSet(file=[main, base])
+
+
+def definition(files: descriptor_pb2.FileDescriptorSet, root: str = "shop.Order") -> bytes:
+    """The definition of a schema, as Pulsar's Java client registers it."""
+    encoded = base64.b64encode(files.SerializeToString()).decode()
+    return json.dumps(
+        {"fileDescriptorSet": encoded, "rootMessageTypeName": root, "rootFileDescriptorName": "order.proto"}
+    ).encode()
+
+
+def order_class() -> Any:
+    pool, (main, base) = descriptor_pool.DescriptorPool(), order_files().file
+    pool.AddSerializedFile(base.SerializeToString())
+    pool.AddSerializedFile(main.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+FULL = {
+    "id": -5,
+    "count": (1 << 32) - 1,
+    "total": Decimal((1 << 64) - 1),
+    "price": 1.25,
+    "ratio": 0.5,
+    "paid": True,
+    "data": b"\xff",
+    "colour": "RED",
+    "item": {"sku": "a"},
+    "tags": ["x", ""],
+    "items": [{"sku": "b"}, {"sku": ""}],
+    "labels": [("k", 1)],
+    "note": "",
+    "card": None,
+    "cash": -3,
+}
+EMPTY = {
+    "id": 0,
+    "count": 0,
+    "total": Decimal(0),
+    "price": 0.0,
+    "ratio": 0.0,
+    "paid": False,
+    "data": b"",
+    "colour": "NONE",
+    "item": None,
+    "tags": [],
+    "items": [],
+    "labels": [],
+    "note": None,
+    "card": None,
+    "cash": None,
+}
+
+
+def full_message() -> Any:
+    order = order_class()
+    made = order(
+        id=-5, count=(1 << 32) - 1, total=(1 << 64) - 1, price=1.25, ratio=0.5, paid=True, data=b"\xff", colour=1
+    )
+    made.item.sku, made.note, made.cash = "a", "", -3
+    made.tags.extend(["x", ""])
+    made.items.add(sku="b")
+    made.items.add()
+    made.labels["k"] = 1
+    return made
+
+
+def test_values() -> None:
+    reader = pickle.loads(pickle.dumps(ProtobufReader(definition(order_files()))))
+    assert rows(reader, [full_message().SerializeToString(), b""]) == [FULL, EMPTY]
+    assert reader.columns["total"] == pa.decimal128(20, 0)
+    unknown = order_class()(colour=7).SerializeToString()
+    assert rows(reader, [unknown])[0]["colour"] == "7"
+
+
+def test_a_bad_value_spoils_no_other_and_unknown_fields_are_ignored() -> None:
+    reader = ProtobufReader(definition(order_files()))
+    assert rows(reader, [b"\x08\x01", b"\x08", b"\xa2\x06\x01x\x08\x02"]) == [
+        {**EMPTY, "id": 1},
+        "bad",
+        {**EMPTY, "id": 2},
+    ]
+
+
+def test_mutated_values_are_rows_or_bad() -> None:
+    reader, dice, value = (
+        ProtobufReader(definition(order_files())),
+        random.Random(1),
+        full_message().SerializeToString(),
+    )
+    found = rows(reader, [mutated(value, dice) for _ in range(some(3000, 500))])
+    assert 0 < found.count("bad") < len(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        b'{"fileDescriptorSet": "x", "rootMessageTypeName": "a"}',
+        b'{"fileDescriptorSet": "/w==", "rootMessageTypeName": "a"}',
+        definition(order_files(), "shop.Nothing"),
+        definition(descriptor_pb2.FileDescriptorSet(file=[order_files().file[0]])),
+    ],
+)
+def test_definitions_without_a_message_are_refused(text: bytes) -> None:
+    with pytest.raises(SchemaError):
+        ProtobufReader(text)
+
+
+def test_recursive_and_very_large_messages_are_refused() -> None:
+    again = field("again", 1, Field.TYPE_MESSAGE, type_name=".R0")
+    loop = descriptor_pb2.FileDescriptorProto(
+        name="l", message_type=[descriptor_pb2.DescriptorProto(name="R0", field=[again])]
+    )
+    with pytest.raises(SchemaError, match="contains itself"):
+        ProtobufReader(definition(descriptor_pb2.FileDescriptorSet(file=[loop]), "R0"))
+    messages = [descriptor_pb2.DescriptorProto(name="R0")]
+    for number in range(1, 41):
+        inside = [field(name, k, Field.TYPE_MESSAGE, type_name=f".R{number - 1}") for k, name in enumerate("ab", 1)]
+        messages.append(descriptor_pb2.DescriptorProto(name=f"R{number}", field=inside))
+    wide = descriptor_pb2.FileDescriptorSet(file=[descriptor_pb2.FileDescriptorProto(name="w", message_type=messages)])
+    with pytest.raises(SchemaError, match="more than"):
+        ProtobufReader(definition(wide, "R40"))
