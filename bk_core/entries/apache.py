@@ -17,8 +17,8 @@ _LAC_BODY = struct.Struct(">qq")
 
 
 def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
-    """Return the entries in ``buffer``, which are consecutive in Apache's layout. Verifies all of them and copies the
-    payload. Raises IntegrityError, which names the first bad entry."""
+    """Return the entries in ``buffer``, where they follow each other in Apache's layout, as a batch. Verifies each
+    digest and copies the payload. Raises IntegrityError, which names the first bad entry."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
         return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)
@@ -60,15 +60,15 @@ def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> Entry
 
 
 def entry_headers_of(buffer: memoryview, begins: I64) -> I64:
-    """Return the header of each Apache entry that begins in ``buffer`` at these positions, in shape (n, 4): ledger id,
-    entry id, LAC, ledger length. Each entry must have at least HEADER_BYTES."""
+    """Return the header of each Apache entry that begins in ``buffer`` at one of the positions ``begins``. A row of the
+    result has ledger id, entry id, LAC and ledger length. Each entry must have at least HEADER_BYTES."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     rows = np.ndarray((raw.size - HEADER_BYTES + 1,), f"V{HEADER_BYTES}", raw, 0, (1,))[begins]
     return rows.view(">i8").reshape(-1, 4).astype(np.int64)
 
 
 def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:
-    """Return the header and digest of each entry, as rows, and all payloads joined."""
+    """Return the prefix of each entry (its header and digest) as rows, and the payloads of all entries joined."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
     low, high = int(lengths.min()), int(lengths.max())
     if low == high:

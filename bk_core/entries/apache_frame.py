@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of entries in Apache's layout: how a bookie makes them from requests on Apache's wire, and how they are
-checked.
+"""Makes and checks frames of entries in Apache's layout. A bookie makes them from requests on Apache's wire.
 
-docs/formats.md §1 defines frames; ``frame.py`` has what all of them share.
+docs/formats.md §1 defines frames. ``frame.py`` has the code that all kinds of frames share.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ _new = tuple.__new__  # see ``frame.py``
 
 
 def encode_apache(ledger_id: int, headers: I64, lengths: I64 | U32, entries: Bytes, *, session: int = 0) -> bytearray:
-    """Return a frame of whole entries in Apache's layout, verbatim, for a caller that does not know their digest type.
-    The entries are consecutive in ``entries``; ``headers`` has the header of each. Raises InvalidArgumentError for a
-    frame over FRAME_BYTES_MAX."""
+    """Return a frame that holds whole entries in Apache's layout unchanged. The caller need not know their digest type.
+    ``entries`` holds them one after another, and ``headers`` the header of each, as :func:`entry_headers_of` returns
+    it. Raises InvalidArgumentError for a frame over FRAME_BYTES_MAX."""
     return apache_frame(ledger_id, entries, lengths, headers[:, 1], int(headers[:, 2].max()), session)
 
 
 def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int) -> tuple[FrameHeader, bytes] | None:
-    """Do the same as :func:`encode_apache` for one entry, without numpy's fixed cost. Return the frame with its header,
-    as :func:`parse_header` would make it; the frame would pass every check. Return None if the ids inside the entry
-    differ, or if it is too short to have ids."""
+    """Do the same as :func:`encode_apache` for one entry, without numpy's fixed cost. Return the frame's parsed header
+    and the frame, which passes every check. Return None if the ids inside the entry differ from ``ledger_id`` and
+    ``entry_id``, or if the entry is too short to have ids."""
     size = len(entry)
     if size < APACHE_HEADER_BYTES:
         return None
@@ -73,8 +72,8 @@ def encode_apache_one(ledger_id: int, entry_id: int, entry: Bytes, session: int)
 
 
 def check_apache(header: FrameHeader, buf: Bytes) -> None:
-    """Raise IntegrityError unless a checked frame with APACHE_BYTES agrees with its entries: their ledger, their ids,
-    which must all be different, and the greatest of their LACs."""
+    """Raise IntegrityError unless the header and columns of a frame with APACHE_BYTES agree with its entries about the
+    ledger, the ids and the greatest LAC. The ids must be different. The frame has passed :func:`check_header`."""
     payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :]
     if header.count == 1:  # the same as below, without numpy's fixed cost
         ledger_id, entry_id, lac = ENTRY_HEADER.unpack_from(payload)[:3]

@@ -18,8 +18,8 @@ def columns_of(array: pa.Array | pa.ChunkedArray) -> _Columns:
     """Return the sizes of a column's values, and the values joined. The column's type is binary, large_binary, string
     or large_string.
 
-    The payload is a view of the column's data buffer, which it keeps alive; only a column of several chunks is copied.
-    Raises InvalidArgumentError for other types and for nulls, because an entry cannot be null.
+    The joined values are a view of the column's data buffer, which the view keeps alive. Only a column of several
+    chunks is copied. Raises InvalidArgumentError for other types and for nulls, because an entry cannot be null.
     """
     if isinstance(array, pa.ChunkedArray):
         _check_type(array.type)
@@ -54,8 +54,8 @@ def _columns_of(array: pa.Array) -> _Columns:
 
 
 def array_of(offsets: npt.NDArray[np.int64], payload: memoryview) -> pa.Array:
-    """Return the values between these offsets as an array over the same memory, which it keeps alive. Its type is
-    ``binary``, or ``large_binary`` if the payload exceeds 2 GiB − 1."""
+    """Return the values between these offsets of ``payload`` as an Arrow array over the same memory, which the array
+    keeps alive. Its type is ``binary``, or ``large_binary`` if the payload exceeds 2 GiB − 1."""
     narrow = payload.nbytes <= _I32_MAX
     buffers = [None, pa.py_buffer(offsets.astype(np.int32 if narrow else np.int64)), pa.py_buffer(payload)]
     return pa.Array.from_buffers(pa.binary() if narrow else pa.large_binary(), len(offsets) - 1, buffers)

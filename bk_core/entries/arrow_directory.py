@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory at the beginning of an entry of codec ``arrow``, which docs/formats.md §7 defines.
 
-An entry is the directory, the head of an Arrow message, and one region for each top-level column, in this order. The
-directory holds the length and the CRC32C of each region, so a reader that has only some columns can check each of them.
-The regions cover the entry, so their CRC32Cs combine to that of the whole payload and, after Apache's header, to the
-entry's own CRC32C digest. That binds a column to its ledger and entry id (docs/decisions/0034).
+Such an entry consists of the directory, the head of an Arrow message, and one region for each top-level column, in this
+order. The directory holds the length and the CRC32C of each region, so a reader that has only some columns can check
+each of them. The regions cover the entry, so their CRC32Cs combine to the CRC32C of the whole payload. Together with
+the CRC32C of Apache's header they give the entry's digest, which binds a column to its ledger and entry id
+(docs/decisions/0034).
 
 This file knows only bytes and numbers; the codec computes the least and greatest value of a column.
 """
@@ -26,14 +27,15 @@ from bk_core.errors import IntegrityError
 MAGIC = b"BKAD"
 VERSION = 1
 UNIT = 8
-"""Each region begins at a multiple of this many bytes."""
+"""Each region begins at a multiple of this number of bytes, as Arrow requires of its buffers."""
 UNIT_MAX = 64
-"""The greatest ``unit`` with which :func:`encode` is called."""
+"""The greatest ``unit`` in bytes that a caller of :func:`encode` may give. :func:`bytes_max` reserves space for it."""
 BOUND_BYTES_MAX = 32
-"""Limits the bytes of a bound. A longer value is rounded outward."""
+"""The maximum size of a bound in bytes, so that a directory stays small. A longer value is rounded outward."""
 
 HAS_MIN, HAS_MAX, MIN_CUT, MAX_RAISED = 1, 2, 4, 8
-"""Bits of a column: which bounds it has, and which bounds were rounded and so may not be values of the column."""
+"""Bits of a column. The first two say which bounds it has, the last two which bounds were rounded. A rounded bound may
+not be a value of the column."""
 
 HEAD = struct.Struct("<4sHHIIIIII")
 ROW = struct.Struct("<IIIBBBB")
@@ -42,7 +44,7 @@ _BITS = HAS_MIN | HAS_MAX | MIN_CUT | MAX_RAISED
 
 
 class Bounds(NamedTuple):
-    """The bounds of a column: no value is below ``low`` or above ``high``. None: that side has no bound."""
+    """The bounds of a column. No value is below ``low`` or above ``high``. A bound that is None does not exist."""
 
     low: bytes | None = None
     high: bytes | None = None
@@ -53,7 +55,8 @@ NO_BOUNDS = Bounds()
 
 
 class Column(NamedTuple):
-    """The directory's row for a top-level column."""
+    """The directory's row for one top-level column: the size and CRC32C of its region, its number of nulls, and its
+    bounds."""
 
     size: int
     crc: int
@@ -62,11 +65,11 @@ class Column(NamedTuple):
 
 
 def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
-    """Return the bounds of values that are compared byte by byte.
+    """Return bounds of at most BOUND_BYTES_MAX bytes for values that are compared byte by byte.
 
-    A longer least value is cut to its first BOUND_BYTES_MAX bytes, which makes it smaller. A longer greatest value is
-    cut too; then its last byte that is not 0xff is raised by one and ends the bound, which makes it greater. If all
-    its bytes are 0xff, there is no upper bound.
+    A least value that is too long is cut, which makes it smaller. A greatest value that is too long is cut, too. Then
+    its last byte that is not 0xff is raised by one, and all bytes after it are dropped, which makes the value greater.
+    If all bytes that are left are 0xff, there is no upper bound.
     """
     low, high, bits = least[:BOUND_BYTES_MAX], greatest[:BOUND_BYTES_MAX], HAS_MIN
     if len(least) > BOUND_BYTES_MAX:
@@ -80,8 +83,8 @@ def rounded_outward(least: bytes, greatest: bytes) -> Bounds:
 
 
 def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column], *, unit: int = UNIT) -> bytes:
-    """Encode the directory of an entry with these regions. It ends with zeros, so that the first column begins at a
-    multiple of ``unit``, which must be a multiple of UNIT."""
+    """Encode the directory of an entry with these regions. The directory ends with zeros, so that the first column
+    begins at a multiple of ``unit``, which must be a multiple of UNIT."""
     table, values = bytearray(), bytearray()
     for size, crc, nulls, (low, high, bits) in columns:
         low, high = low or b"", high or b""
@@ -96,10 +99,11 @@ def encode(rows: int, head_bytes: int, head_crc: int, columns: Sequence[Column],
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A checked directory.
+    """The parsed and checked directory of one entry.
 
-    ``size`` is its length, ``crc`` the CRC32C of all its bytes. ``offsets`` are where the columns begin in the entry,
-    and where the entry ends; the message's head is between the directory and the first column.
+    ``size`` is its length in bytes, and ``crc`` the CRC32C of all its bytes. ``offsets`` holds the position of each
+    column in the entry, and then the length of the entry. The head of the Arrow message lies between the directory and
+    the first column.
     """
 
     size: int
@@ -111,20 +115,20 @@ class Directory:
 
     @property
     def head(self) -> slice:
-        """The place of the Arrow message's head in the entry."""
+        """The range of bytes of the entry that holds the head of the Arrow message."""
         return slice(self.size, self.offsets[0])
 
     def column(self, k: int) -> slice:
-        """Return the place of column ``k`` in the entry."""
+        """Return the range of bytes of the entry that holds column ``k``."""
         return slice(self.offsets[k], self.offsets[k + 1])
 
     def check_head(self, region: Bytes) -> None:
-        """Raise IntegrityError if ``region`` is not the message's head."""
+        """Raise IntegrityError unless ``region`` is the head of the entry's Arrow message, by its length and CRC32C."""
         if len(region) != self.offsets[0] - self.size or crc32c(region) != self.head_crc:
             _refuse("the head of its Arrow message fails its check")
 
     def check_column(self, k: int, region: Bytes) -> None:
-        """Raise IntegrityError if ``region`` is not column ``k``."""
+        """Raise IntegrityError unless ``region`` is column ``k`` of the entry, by its length and CRC32C."""
         if len(region) != self.columns[k].size or crc32c(region) != self.columns[k].crc:
             _refuse(f"column {k} fails its check")
 
@@ -141,10 +145,11 @@ def bytes_max(columns: int) -> int:
 
 
 def parse(entry: memoryview, entry_bytes: int | None) -> Directory:
-    """Parse the directory at the beginning of an entry of ``entry_bytes`` bytes. ``entry`` has at least the directory.
-    ``entry_bytes`` None: the entry's length was compared with this directory before.
+    """Parse the directory at the beginning of an entry. ``entry`` holds at least the directory.
 
-    Raises IntegrityError for anything but an intact directory of this version whose regions cover the entry.
+    ``entry_bytes`` is the length of the entry, which the regions must cover. A caller that compared the length with
+    this directory before gives None. Raises IntegrityError if the directory is damaged, has another version, or does
+    not cover the entry.
     """
     try:
         magic, version, zero, size, crc, rows, count, head_bytes, head_crc = HEAD.unpack_from(entry)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 Join: TypeAlias = Callable[[Sequence[Bytes]], Any]
-"""A function that joins pieces of bytes, in memory of its choice."""
+"""A function that joins pieces of bytes. It chooses the memory of the result."""
 joined: Join = bytearray().join
-"""Joins pieces in new memory."""
+"""The default :data:`Join`: returns a new bytearray."""
 U8: TypeAlias = npt.NDArray[np.uint8]
 U32: TypeAlias = npt.NDArray[np.uint32]
 I64: TypeAlias = npt.NDArray[np.int64]
@@ -45,13 +45,14 @@ def array_view(array: U8) -> memoryview:
 
 
 def check_entry_sizes(lengths: U32 | I64) -> None:
-    """Raise EntryTooLargeError for an entry over the limit of all lanes (L5)."""
+    """Raise EntryTooLargeError if an entry exceeds ENTRY_BYTES_MAX, the limit of all lanes (L5)."""
     if lengths.size:
         check_entry_size(int(lengths.max()), lengths)
 
 
 def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
-    """Do the same as :func:`check_entry_sizes` for one entry, which is the longest of ``lengths``."""
+    """Raise EntryTooLargeError if an entry of ``size`` bytes is over the limit. If the entry is the longest of a batch,
+    ``lengths`` are the lengths of that batch, and the error names the entry's position."""
     if size > ENTRY_BYTES_MAX:
         raise EntryTooLargeError(
             f"an entry may have at most {ENTRY_BYTES_MAX} bytes",
@@ -62,13 +63,14 @@ def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class EntryBatch:
-    """A run of entries of one ledger. Immutable: no code changes the arrays or the payload of a batch.
+    """A run of entries of one ledger, in columns. No code changes the arrays or the payload of a batch.
 
-    ``lengths`` are the payload bytes of each entry and add up to ``payload``. Entry k has id ``first_entry_id + k``
-    unless ``ids`` is given; then ``first_entry_id`` is the least id. ``lac`` is the LAC of all entries; if ``lacs``
-    gives each entry its own, ``lac`` is the greatest. ``length_before`` is the ledger's length in payload bytes before
-    the first entry (−1: not known). ``ledger_lengths`` is the length including each entry, given where it does not
-    follow from ``length_before``. ``digests`` are Apache's bytes of type ``digest_type``, one row per entry.
+    ``lengths`` has the number of payload bytes of each entry; ``payload`` holds all payloads one after another. Entry k
+    has the id ``first_entry_id + k`` unless ``ids`` is given; then ``first_entry_id`` is the least id. ``lac`` is the
+    LAC of all entries, or the greatest LAC if ``lacs`` gives each entry its own. ``length_before`` is the ledger's
+    length in payload bytes before the first entry, or −1 if it is unknown. ``ledger_lengths`` has the ledger's length
+    including each entry, and is given only if it does not follow from ``length_before``. ``digests`` has a row of bytes
+    per entry, Apache's digest of type ``digest_type``.
     """
 
     lengths: U32
@@ -86,8 +88,8 @@ class EntryBatch:
 
     @classmethod
     def from_list(cls, entries: Sequence[Bytes], *, first_entry_id: int = 0) -> EntryBatch:
-        """Join payloads with one copy. Raises EntryTooLargeError; InvalidArgumentError for an entry that is not
-        bytes."""
+        """Join payloads into a batch, with one copy. Raises EntryTooLargeError for an entry over the limit, and
+        InvalidArgumentError for an entry that is not bytes."""
         try:
             payload = b"".join(entries)
             lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
@@ -101,7 +103,8 @@ class EntryBatch:
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> EntryBatch:
         """Return the values of an Arrow binary or string column as entries that belong to no ledger yet. Only a column
-        of several chunks is copied. Raises InvalidArgumentError for other types and nulls, EntryTooLargeError (L5)."""
+        of several chunks is copied. Raises InvalidArgumentError for other types and for nulls, and EntryTooLargeError
+        for an entry over the limit (L5)."""
         sizes, payload = _arrow().columns_of(array)
         check_entry_sizes(sizes)
         return cls(lengths=sizes.astype(np.uint32), payload=payload)
@@ -111,7 +114,7 @@ class EntryBatch:
         return _arrow().array_of(self.offsets(), self.payload)
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        """Return Arrow's PyCapsule interface, through which polars, duckdb and pyarrow take a batch directly."""
+        """Implement Arrow's PyCapsule interface, by which polars, duckdb and pyarrow read a batch without a copy."""
         capsules: tuple[object, object] = self.to_arrow().__arrow_c_array__(requested_schema)
         return capsules
 
@@ -128,15 +131,15 @@ class EntryBatch:
 
     @property
     def last_entry_id(self) -> int:
-        """The greatest entry id; ``first_entry_id − 1`` for an empty batch."""
+        """The greatest entry id, or ``first_entry_id − 1`` if the batch is empty."""
         if self.ids is None or not self.ids.size:
             return self.first_entry_id + self.count - 1
         return int(self.ids.max())
 
     @property
     def lists_nothing(self) -> bool:
-        """Whether the numbers of all entries follow from the fields of the batch, without a column of ids, LACs or
-        lengths."""
+        """Whether the batch has no column of ids, LACs or ledger lengths. The numbers of its entries then follow from
+        ``first_entry_id``, ``lac`` and ``length_before``."""
         return self.ids is None and self.lacs is None and self.ledger_lengths is None
 
     def entry_ids(self) -> I64:
@@ -148,7 +151,8 @@ class EntryBatch:
         return self.lacs if self.lacs is not None else np.full(self.count, self.lac, dtype=np.int64)
 
     def offsets(self) -> I64:
-        """Return where each entry begins in the payload, and where the last ends: ``count + 1`` numbers."""
+        """Return the position in the payload at which each entry begins, and then the position at which the last entry
+        ends. These are ``count + 1`` numbers."""
         if self._offsets is None:
             offsets = np.zeros(self.count + 1, dtype=np.int64)
             np.cumsum(self.lengths, dtype=np.int64, out=offsets[1:])
@@ -157,8 +161,8 @@ class EntryBatch:
         return self._offsets
 
     def cumulative_lengths(self) -> I64:
-        """Return the ledger's length in payload bytes including each entry. Raises InvalidArgumentError if it is not
-        known."""
+        """Return for each entry the ledger's length in payload bytes up to and including the entry. Raises
+        InvalidArgumentError if the length is unknown."""
         if self.ledger_lengths is not None:
             return self.ledger_lengths
         if self.length_before < 0:
@@ -166,16 +170,17 @@ class EntryBatch:
         return self.length_before + np.cumsum(self.lengths, dtype=np.int64)
 
     def entry_views(self) -> list[memoryview]:
-        """Return a view of each payload, for callers that need objects."""
+        """Return a view of the payload of each entry, for callers that need one object per entry."""
         bounds = self.offsets().tolist()
         return list(map(self.payload.__getitem__, map(slice, bounds[:-1], bounds[1:])))
 
     def to_list(self) -> list[bytes]:
-        """Return a copy of each payload."""
+        """Return a copy of the payload of each entry."""
         return list(map(bytes, self.entry_views()))
 
     def slice(self, start: int, stop: int) -> EntryBatch:
-        """Return the entries at positions ``start`` to ``stop`` − 1, as views. Bounds are those of a Python slice."""
+        """Return the entries at positions ``start`` to ``stop`` − 1, as views. ``start`` and ``stop`` are those of a
+        Python slice."""
         start, stop, _ = slice(start, stop).indices(self.count)
         if stop - start == self.count:
             return self
@@ -188,8 +193,8 @@ class EntryBatch:
         return self._part(slice(start, stop), self.lengths[start:stop], self.payload[begin:end], start, begin)
 
     def select(self, selector: Selector) -> EntryBatch:
-        """Return the entries that a boolean mask or an array of positions selects, in that order. Copies the payload
-        unless the positions are one ascending run. Raises IndexError for a position outside the batch."""
+        """Return the entries that a boolean mask or an array of positions selects, in the order of the selector. Copies
+        the payload unless the positions are one ascending run. Raises IndexError for a position outside the batch."""
         mask = np.asarray(selector)
         at = np.flatnonzero(mask) if mask.dtype == np.bool_ else mask.astype(np.int64, copy=False)
         if at.size == 0:
@@ -206,7 +211,8 @@ class EntryBatch:
         return numbered._part(at, self.lengths[at], gather_payload(self, at), 0, 0)
 
     def _part(self, at: Any, lengths: U32, payload: memoryview, skipped: int, skipped_bytes: int) -> EntryBatch:
-        """Index every column by ``at``. For a run, ``skipped`` entries of ``skipped_bytes`` bytes come before it."""
+        """Return a batch of the entries at the positions ``at``, with these lengths and payload. If ``at`` is a run,
+        ``skipped`` entries of ``skipped_bytes`` bytes come before it; otherwise both are 0."""
         ids, lacs, ledger_lengths = (c if c is None else c[at] for c in (self.ids, self.lacs, self.ledger_lengths))
         first, before, lac = self.first_entry_id + skipped, self.length_before, self.lac
         if lengths.size:
@@ -231,8 +237,8 @@ class EntryBatch:
         )
 
     def compact(self) -> EntryBatch:
-        """Return the same batch without columns that follow from other fields: consecutive ids, equal LACs, ledger
-        lengths that add up."""
+        """Return the same batch without the columns that follow from other fields. These are consecutive ids, equal
+        LACs, and ledger lengths that are sums of the lengths."""
         ids, lacs, ledger_lengths = self.ids, self.lacs, self.ledger_lengths
         if ids is not None and ids.size and bool((np.diff(ids) == 1).all()):
             ids = None
@@ -247,8 +253,9 @@ class EntryBatch:
 
     @classmethod
     def concat(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """Return one batch of all entries in the given order; copies the payload. Entries without a ledger (−1) get
-        consecutive ids from the first batch on. Raises InvalidArgumentError for several ledgers or digest types."""
+        """Return one batch of all entries in the given order, with a copy of the payload. Entries without a ledger (−1)
+        get consecutive ids from the first id of the first batch on. Raises InvalidArgumentError if the batches have
+        different ledgers or digest types."""
         batches = [batch for batch in batches if batch.count] or list(batches[:1])
         if not batches:
             return cls.from_list([])
@@ -280,7 +287,8 @@ class EntryBatch:
 
     @classmethod
     def merge_by_id(cls, batches: Sequence[EntryBatch]) -> EntryBatch:
-        """Return one batch in order of entry id, for striped reads. If an id has several copies, the first is used."""
+        """Return one batch of all entries in order of entry id, for striped reads. If an id occurs several times, the
+        first of its entries is used."""
         joined = cls.concat(batches)
         if joined.ids is None:
             return joined
@@ -305,7 +313,8 @@ def _check_same(batches: Sequence[EntryBatch]) -> None:
 
 
 def _arrow() -> Any:
-    """Import the module by name, and late, so that a bookie, which imports batches, does not depend on pyarrow."""
+    """Import the Arrow functions at the first call, by name. A bookie imports this file and must not depend on
+    pyarrow."""
     return import_module("bk_core.entries.arrow")
 
 

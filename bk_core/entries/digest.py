@@ -2,9 +2,9 @@
 """Computes Apache's entry digests for many entries at once, bit for bit as Apache does.
 
 A digest covers Apache's 32-byte header of the entry and then the payload. A CRC is linear over GF(2), so crc(header ‖
-payload) = shift(crc(header), |payload|) ⊕ crc(payload). The CRC of each header is that of the first header, corrected
-by table look-ups (``gf2.py``) for the few bytes that differ. So only the payload costs one C call per entry. HMAC costs
-four C calls per entry, and no Python.
+payload) = shift(crc(header), |payload|) ⊕ crc(payload). The CRC of each header is computed from the CRC of the first
+header, by table look-ups (``gf2.py``) for the few bytes that differ. So a CRC costs one C call per entry, for the
+payload. An HMAC costs four C calls per entry, and no Python code.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ENTRY_HEADER = struct.Struct(">qqqq")
 FEW_ENTRIES = 32  # up to here a loop is faster than numpy's fixed cost
 WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
 COPIED_BYTES = 64 << 10
-"""Limits the bytes of rows that are copied at a time. For a copy of a whole frame, Python's allocator would get memory
-from the system and return it each time, with a page fault for every 4 KiB."""
+"""The maximum number of bytes of rows that are copied at a time. To copy a whole frame, Python's allocator would get
+memory from the system and return it each time, with a page fault for every 4 KiB."""
 
 
 def ledger_key(password: bytes) -> bytes:
@@ -49,7 +49,7 @@ def mac_key(password: bytes) -> bytes:
 
 
 def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
-    """Return each payload as an object, made in the way that is fastest for its size."""
+    """Yield the payload of each entry as an object: copies of short payloads of equal length, views of all others."""
     width = int(lengths[0])
     if 0 < width < WIDE_ROW_BYTES and payload.nbytes == width * lengths.size and bool((lengths == width).all()):
         rows, step = np.frombuffer(payload, dtype=f"V{width}"), max(1, COPIED_BYTES // width)
@@ -69,7 +69,7 @@ def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths:
 
 
 class Mac:
-    """HMAC-SHA-1 with one key, as RFC 2104 defines it: two hashes, each of a padded key and the bytes after it.
+    """HMAC-SHA-1 with one key, computed as RFC 2104 defines it, by two hashes that each begin with a padded key.
     ``hmac.digest`` gives the same result, but OpenSSL 3 looks the algorithm up in each call, which costs four times as
     much as the hashes."""
 
@@ -84,7 +84,7 @@ class Mac:
         return hashlib.sha1(self._outer + hashlib.sha1(self._inner + message).digest()).digest()
 
     def digests(self, heads: U8, rests: Iterable[Bytes]) -> bytes:
-        """Return the digests of many messages, one after another. A message is a row of ``heads`` followed by one of
+        """Return the digests of many messages, joined. Message k is row k of ``heads`` followed by item k of
         ``rests``."""
         inner = hashes(map(add, _rows_behind(self._inner, heads), rests))
         rows = np.frombuffer(inner, dtype=np.uint8).reshape(len(heads), -1)
@@ -92,7 +92,7 @@ class Mac:
 
 
 def hashes(messages: Iterable[bytes]) -> bytes:
-    """Return the SHA-1 of each message, one after another."""
+    """Return the SHA-1 hashes of the messages, joined."""
     return b"".join(map(_finish, map(hashlib.sha1, messages)))
 
 
@@ -108,13 +108,14 @@ CHECKSUMS: Mapping[DigestType, tuple[Callable[..., int], CrcTables]] = {
     DigestType.CRC32C: (crc32c, CRC32C_TABLES),
     DigestType.CRC32: (zlib.crc32, CRC32_TABLES),
 }
-"""For each type that needs no key: the function that computes its checksum, and the tables that shift a checksum over
-the bytes after it."""
+"""Maps each checksum type to the function that computes a checksum, and to the tables that compute how appended bytes
+change it."""
 
 
 def contradicts(digest: Bytes, data: bytes) -> bool:
-    """Return whether ``digest`` is certainly wrong for ``data``. Only its width is known, so every type of this width
-    is tried. False if no type has this width, or one that has it is no checksum."""
+    """Return whether ``digest`` is certainly wrong for ``data``. The caller knows only the digest's width, so every
+    type of this width is tried. Return False if no type has this width, or if some type of this width is not a
+    checksum."""
     kinds = [kind for kind in DigestType if kind.digest_bytes == len(digest)]
     if not kinds or not all(kind.is_checksum for kind in kinds):
         return False
@@ -122,7 +123,7 @@ def contradicts(digest: Bytes, data: bytes) -> bool:
 
 
 class Digester:
-    """Computes and checks the digests of one ledger. It never changes, so threads may share it."""
+    """Computes and checks the digests of one ledger. A digester never changes, so threads may share it."""
 
     __slots__ = ("_crc", "_mac", "_tables", "digest_bytes", "digest_type", "ledger_id")
 
@@ -142,7 +143,7 @@ class Digester:
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
     def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:
-        """Return the digest of each entry, one row per entry. ``lacs`` may be one number for all."""
+        """Return the digest of each entry, one row per entry. ``lacs`` may be one LAC that all entries have."""
         count, view = int(lengths.size), byte_view(payload)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
@@ -161,8 +162,8 @@ class Digester:
         return columns.view(np.uint8)
 
     def compute_run(self, first_entry_id: int, lac: int, length_before: int, lengths: U32, payload: Bytes) -> U8:
-        """Do the same as :meth:`compute` for consecutive ids with one LAC. Up to FEW_ENTRIES are computed without
-        numpy."""
+        """Do the same as :meth:`compute` for entries with consecutive ids and the same LAC. Up to FEW_ENTRIES entries
+        do not pay numpy's fixed cost."""
         count = int(lengths.size)
         if count <= FEW_ENTRIES and self.digest_bytes:
             return self._few(first_entry_id, lac, length_before, lengths.tolist(), byte_view(payload))
@@ -178,8 +179,8 @@ class Digester:
         return self.compute(batch.entry_ids(), lacs, batch.cumulative_lengths(), batch.lengths, batch.payload)
 
     def verify(self, batch: EntryBatch) -> npt.NDArray[np.bool_]:
-        """Return whether each entry's digest is right. Raises InvalidArgumentError for a batch without digests, of
-        another digest type or of another ledger."""
+        """Return for each entry whether its digest is right. Raises InvalidArgumentError if the batch has no digests,
+        or has another ledger or digest type than the digester."""
         if batch.digests is None or batch.digest_type is not self.digest_type or batch.ledger_id != self.ledger_id:
             raise InvalidArgumentError(
                 "this batch cannot be verified with this ledger's digest",
@@ -190,8 +191,8 @@ class Digester:
         return right
 
     def is_right(self, batch: EntryBatch) -> bool:
-        """Return whether all digests are right, for a batch whose ledger and digest type are this digester's. A batch
-        of few entries does not pay numpy's fixed cost."""
+        """Return whether all digests of a batch are right. The batch must have this digester's ledger and digest type.
+        A batch of few entries does not pay numpy's fixed cost."""
         return batch.digests is not None and self.for_batch(batch).tobytes() == batch.digests.tobytes()
 
     def _few(self, entry_id: int, lac: int, ledger_length: int, lengths: list[int], payload: memoryview) -> U8:
@@ -206,7 +207,7 @@ class Digester:
         return np.frombuffer(digests, dtype=np.uint8).reshape(len(lengths), self.digest_bytes)
 
     def _shifted_header_crcs(self, ids: I64, lacs: I64 | int, cumulative: I64, lengths: U32) -> U32:
-        """Return shift(crc(header), |payload|) of each entry, to be xored with the payload's CRC."""
+        """Return shift(crc(header), |payload|) of each entry. The caller xors it with the payload's CRC."""
         tables = self._tables
         lac = lacs if isinstance(lacs, int) else int(lacs[0])
         base = self._crc(ENTRY_HEADER.pack(self.ledger_id, int(ids[0]), lac, int(cumulative[0])))

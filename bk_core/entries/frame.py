@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns entry batches into frames and back; docs/formats.md §1 defines frames.
 
-This file also handles records, which are frames without entries, and tags, which no CRC of a frame covers. It cuts a
-frame out of another frame, so that a bookie can answer a read of a few entries although it cannot compute their
+This file also handles records, which are frames without entries, and tags, which no CRC of a frame covers. It can cut
+a frame out of another frame. So a bookie can answer a read of a few entries of a frame although it cannot compute their
 digests.
 """
 
@@ -53,11 +53,11 @@ STRIPE_PREFIX = struct.Struct("<HHHHI")
 I64_MAX = (1 << 63) - 1
 DIGEST_NONE = 0
 DIGEST_BYTES = (0, *(kind.digest_bytes for kind in sorted(DigestType)))
-"""The width of a digest, indexed by a frame's digest byte."""
+"""The width of a digest in bytes, indexed by a frame's digest byte."""
 
 
 class FrameKind(enum.IntEnum):
-    """The kinds of frames; all but ENTRIES are records (docs/formats.md §1.1)."""
+    """The kinds of frames. All kinds but ENTRIES are records (docs/formats.md §1.1)."""
 
     ENTRIES = 1
     LEDGER_KEY = 2
@@ -69,13 +69,13 @@ class FrameKind(enum.IntEnum):
 
 
 # The flags of docs/formats.md §1.2. They are plain integers, because IntFlag arithmetic costs half a microsecond per
-# frame. DEFERRED_SYNC and MANY_LEDGERS are reserved, and this version refuses them. PARTIAL stands only in answers to
-# reads of parts (``parts.py``) and is refused elsewhere.
+# frame. DEFERRED_SYNC and MANY_LEDGERS are reserved, and this version refuses them. PARTIAL is valid only in answers to
+# reads of parts (``parts.py``) and is refused everywhere else.
 STRIPED, IDS, LACS, LEDGER_LENGTHS, APACHE_BYTES, DEFERRED_SYNC, MANY_LEDGERS, PARTIAL = (1 << bit for bit in range(8))
 _NUMBERS = IDS | LACS | LEDGER_LENGTHS | PARTIAL
 KNOWN_FLAGS = STRIPED | IDS | LACS | LEDGER_LENGTHS | APACHE_BYTES
 BEYOND_HEADER = STRIPED | IDS | LACS
-"""Flags of frames whose extent depends on the columns. Without these flags the header alone gives the extent."""
+"""The flags of frames whose extent depends on their columns. Without these flags the header alone gives the extent."""
 
 RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
     FrameKind.LEDGER_KEY: (20,),
@@ -88,12 +88,12 @@ RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
 
 
 _ENTRIES = int(FrameKind.ENTRIES)
-_new = tuple.__new__  # a named tuple's own constructor costs more than all checks of a header
+_new = tuple.__new__  # the constructor of a named tuple costs more than all checks of a header
 
 
 class FrameHeader(NamedTuple):
-    """A frame's header without magic and version. ``tag`` is the session number on the wire, the placement stamp on
-    disk."""
+    """The header of a frame, without magic and version. ``tag`` is the session number on the wire and the placement
+    stamp on disk."""
 
     kind: int
     flags: int
@@ -120,26 +120,27 @@ class FrameHeader(NamedTuple):
 
     @property
     def has_checksums(self) -> bool:
-        """Whether each entry has a digest that can be computed without the ledger's key."""
+        """Whether each entry has a checksum, that is, a digest that can be computed without the ledger's key."""
         return self.digest_type != DIGEST_NONE and DigestType(self.digest_type).is_checksum
 
     @property
     def span(self) -> int:
-        """The number of ids that the column of lengths covers. With STRIPED it includes ids whose entries the frame
-        lacks."""
+        """The number of ids that the column of lengths covers. In a STRIPED frame these include ids whose entries the
+        frame does not hold."""
         if not self.flags & STRIPED:
             return self.count
         return (self.columns_bytes - STRIPE_BYTES - self.count * self.bytes_per_entry) // 4
 
     @property
     def bytes_per_entry(self) -> int:
-        """The bytes that the columns have for each entry in the frame, without its length."""
+        """The number of bytes that the columns hold for each entry of the frame, without the column of lengths."""
         numbers = self.flags & _NUMBERS
         return DIGEST_BYTES[self.digest_type] + (8 * numbers.bit_count() if numbers else 0)
 
 
 class Stripe(NamedTuple):
-    """The prefix of a STRIPED frame's columns."""
+    """The prefix of a STRIPED frame's columns: the ensemble size, the write quorum, the ensemble index that holds the
+    frame, and the number of ids in the span."""
 
     ensemble_size: int
     write_quorum: int
@@ -147,14 +148,14 @@ class Stripe(NamedTuple):
     span: int
 
     def present(self, first_entry_id: int) -> npt.NDArray[np.bool_]:
-        """Return which ids of the span the frame holds. The pattern repeats every E ids."""
+        """Return for each id of the span whether the frame holds it. The pattern repeats every E ids."""
         phase = (self.index - first_entry_id) % self.ensemble_size
         make = _small_pattern if self.span <= SMALL_SPAN else _pattern
         return make(self.ensemble_size, self.write_quorum, phase, self.span)
 
     def extent(self, first_entry_id: int) -> tuple[int, int]:
-        """Return the first and last id in the frame. They are at most E − Qw ids from the ends of the span, because the
-        frame lacks only runs of E − Qw ids."""
+        """Return the first and the last id that the frame holds. They are at most E − Qw ids from the ends of the span,
+        because ids that the frame does not hold come in runs of E − Qw."""
         last = first_entry_id + self.span - 1
         ahead = (self.index - first_entry_id) % self.ensemble_size
         behind = (self.index - last) % self.ensemble_size
@@ -163,7 +164,7 @@ class Stripe(NamedTuple):
 
 
 SMALL_SPAN = 64
-"""Patterns up to this span are cached: for small frames numpy's calls cost more than their work."""
+"""The maximum span, in ids, of a pattern that is cached. For small frames numpy's calls cost more than their work."""
 
 
 def _pattern(ensemble_size: int, write_quorum: int, phase: int, span: int) -> npt.NDArray[np.bool_]:
@@ -178,8 +179,9 @@ _small_pattern = lru_cache(maxsize=4096)(_pattern)
 
 
 class Columns(NamedTuple):
-    """Views of a frame's columns. ``span_lengths`` covers the whole span, ``lengths`` only the entries in the frame.
-    ``kept`` is the number of bytes of each entry that the payload of a PARTIAL frame has."""
+    """The columns of a frame, as views of its bytes. ``span_lengths`` has the lengths of the whole span, ``lengths``
+    only those of the entries in the frame. ``kept`` has for each entry of a PARTIAL frame the number of its bytes in
+    the payload."""
 
     stripe: Stripe | None
     span_lengths: U32
@@ -198,9 +200,9 @@ def refuse(what: str, header: FrameHeader | None = None) -> NoReturn:
 
 
 def parse_header(buf: Bytes, offset: int = 0, *, flags_known: int = KNOWN_FLAGS) -> FrameHeader:
-    """Parse the header in the 64 bytes at ``offset``. Raises IntegrityError for all that docs/formats.md §1 forbids,
-    sizes included, so that no memory is allocated for a bad header; UnknownFlagsError for reserved or unknown flags.
-    Checks no CRC."""
+    """Parse the header in the 64 bytes at ``offset``. Checks no CRC. Raises IntegrityError for a header that
+    docs/formats.md §1 forbids; this includes its sizes, so that no caller allocates memory for a bad header. Raises
+    UnknownFlagsError for reserved or unknown flags."""
     try:
         fields = _HEADER.unpack_from(buf, offset)
     except struct.error:
@@ -272,10 +274,10 @@ def split_frames(buf: Bytes, *, flags_known: int = KNOWN_FLAGS) -> list[tuple[Fr
 
 
 def check_header(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
-    """Return the header of one whole frame. Raises IntegrityError unless the header CRC is right and the columns are
-    consistent. ``parsed`` is the result of :func:`parse_header` for the same bytes, if the caller has it.
+    """Return the header of one whole frame, after checks of the header CRC and of the columns. Raises IntegrityError.
 
-    The payload is not checked: the caller verifies the digests of entries that it takes out.
+    ``parsed`` is the result of :func:`parse_header` for the same bytes, if the caller has it. The payload is not
+    checked, so the caller has to verify the digests of the entries that it uses.
     """
     header = parse_header(buf) if parsed is None else parsed
     _check_head(byte_view(buf), header)
@@ -324,9 +326,11 @@ def _check_columns(header: FrameHeader, view: memoryview) -> None:
 
 
 def _check_numbers(header: FrameHeader, columns: Columns) -> None:
-    """Check the columns against the header. The digests cover the listed LACs and not the header's LAC. So the header's
-    LAC proves something only if it is one of them (P5). Numbers over 63 bits would not fit into a frame cut out of this
-    one."""
+    """Check the numbers in the columns against the header. Raises IntegrityError.
+
+    The digests cover the LACs in the column and not the LAC in the header, so the header's LAC proves something only if
+    the column contains it (P5). Numbers over 63 bits would not fit into a frame that is cut out of this frame.
+    """
     if columns.stripe is not None and header.length_before + int(columns.span_lengths.sum()) > I64_MAX:
         refuse("numbers above their greatest", header)
     if columns.ids is not None and int(columns.ids.max()) == I64_MAX:
@@ -374,15 +378,15 @@ def _plain_columns(header: FrameHeader, buf: Bytes) -> Columns:
 
 
 def column_bytes(column: npt.NDArray[np.generic], dtype: str) -> bytes:
-    """Return the bytes of a column in this dtype."""
+    """Return the bytes of a column after a conversion to ``dtype``."""
     return column.astype(dtype, copy=False).tobytes()
 
 
 def assemble(
     head: tuple[int, ...], columns: Sequence[Bytes], payload: Bytes, session: int, join: Join = joined
 ) -> bytearray:
-    """Assemble a frame whose ``head`` is (kind, flags, digest type, ledger, first entry id, LAC, length before, count).
-    Copies the payload once. Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
+    """Assemble a frame with one copy of the payload. ``head`` is (kind, flags, digest type, ledger, first entry id,
+    LAC, length before, count). Raises InvalidArgumentError if the frame would exceed FRAME_BYTES_MAX."""
     columns_bytes, payload_bytes = sum(map(len, columns)), len(payload)
     size = FRAME_HEADER_BYTES + columns_bytes + payload_bytes
     if size > FRAME_BYTES_MAX:
@@ -403,9 +407,9 @@ def refuse_size(size: int) -> NoReturn:
 
 
 def apache_frame(ledger_id: int, entries: Bytes, lengths: I64 | U32, ids: I64, lac: int, session: int = 0) -> bytearray:
-    """Return a frame of entries in Apache's layout, verbatim; they are consecutive in ``entries``. The caller has
-    checked that they belong to the ledger, that ``ids`` are the ids inside, and that ``lac`` is the greatest LAC
-    inside."""
+    """Return a frame that holds entries in Apache's layout unchanged. ``entries`` holds them one after another. The
+    caller has checked that the headers inside the entries name this ledger and these ``ids``, and that ``lac`` is their
+    greatest LAC."""
     flags, columns = APACHE_BYTES, [column_bytes(lengths, "<u4")]
     if bool((np.diff(ids) != 1).any()):
         flags |= IDS
@@ -415,8 +419,8 @@ def apache_frame(ledger_id: int, entries: Bytes, lengths: I64 | U32, ids: I64, l
 
 
 class FrameExtent(NamedTuple):
-    """The facts about a frame that an index needs: the ``first`` and ``last`` id, whether every id between them is
-    present (``dense``), and the greatest LAC."""
+    """The facts about a frame that an index stores. ``first`` and ``last`` are its least and greatest entry id.
+    ``dense`` says whether the frame holds every id between them. ``max_lac`` is its greatest LAC."""
 
     first: int
     last: int
@@ -426,8 +430,8 @@ class FrameExtent(NamedTuple):
 
 
 def frame_extent(buf: Bytes, header: FrameHeader | None = None) -> FrameExtent:
-    """Return the extent of a checked frame; for a plain frame its header is enough. A record has the extent (−1,
-    −1)."""
+    """Return the extent of a checked frame. A record has the extent −1 to −1. ``buf`` may be the header alone if the
+    frame has no flag of BEYOND_HEADER."""
     header = parse_header(buf) if header is None else header
     kind, flags, _, _, first, carried, _, count, _, _, _, _, _ = header  # a starred name would cost a list
     if kind != _ENTRIES:
@@ -468,12 +472,12 @@ def encode_frame(
     session: int = 0,
     join: Join = joined,
 ) -> bytearray:
-    """Encode a frame of all entries of the batch; copies the payload once.
+    """Encode a frame of all entries of the batch, with one copy of the payload.
 
-    Arguments that are None are taken from the batch, and numbers that the batch lists become columns. With ``digester``
-    None the batch's digests are kept (P6); then no argument may change what they cover, and entries over the size limit
-    are allowed, since another writer made them. Raises InvalidArgumentError for an empty batch or a frame over
-    FRAME_BYTES_MAX, EntryTooLargeError for an entry over its limit.
+    An argument that is None is taken from the batch. Numbers that the batch lists become columns. If ``digester`` is
+    None, the frame keeps the batch's digests (P6). Then no argument may change a number that the digests cover, and
+    entries may exceed the size limit, because another writer made them. Raises InvalidArgumentError for an empty batch
+    or a frame over FRAME_BYTES_MAX, and EntryTooLargeError for an entry over its limit.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     if digester is None:
@@ -519,10 +523,10 @@ def encode_striped(
     index: int,
     session: int = 0,
 ) -> bytearray | None:
-    """Encode a frame of the batch's entries that ensemble ``index`` holds; None if it holds none.
+    """Encode a frame of those entries of the batch that the ensemble ``index`` holds. Return None if it holds none.
 
-    ``digests`` are those of the whole batch, computed once for all indices, of type ``digest_type``. The ids are
-    consecutive from ``first_entry_id``. Raises like :func:`encode_frame`.
+    ``digests`` are the digests of the whole batch, of type ``digest_type``; the caller computes them once for all
+    indices. The ids are consecutive from ``first_entry_id`` on. Raises the same errors as :func:`encode_frame`.
     """
     run = _numbered(batch, ledger_id, first_entry_id, lac, length_before)
     check_entry_sizes(run.lengths)
@@ -555,10 +559,11 @@ def decode_frame(
 ) -> EntryBatch:
     """Return the entries of one whole frame, as views into ``buf``, which must not change afterwards.
 
-    Both CRCs are always checked; with ``digester`` also that ledger and digest type are the digester's; with
-    ``verify_digests`` also each entry's digest. A frame with APACHE_BYTES needs a digester; its entries are copied and
-    always verified. ``parsed``: as in :func:`check_header`. Raises IntegrityError if a check fails, which names the
-    first bad entry, and InvalidArgumentError for a record.
+    Both CRCs are always checked. With ``digester`` the frame must have the digester's ledger and digest type. With
+    ``verify_digests`` the digest of each entry is checked, too. A frame with APACHE_BYTES needs a digester; its entries
+    are copied and always verified. ``parsed`` is the result of :func:`parse_header` for the same bytes, if the caller
+    has it. Raises IntegrityError if a check fails, and names the first entry with a wrong digest. Raises
+    InvalidArgumentError for a record.
     """
     header = check_frame(buf, parsed)
     if header.kind != FrameKind.ENTRIES:
@@ -580,7 +585,8 @@ def decode_frame(
 
 
 def batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> EntryBatch:
-    """Return the entries of a checked frame. The payload of a frame with PARTIAL has only parts of them."""
+    """Return the entries of a checked frame as a batch. The payload of a PARTIAL frame has only parts of the
+    entries."""
     ids, ledger_lengths = columns.ids, columns.ledger_lengths
     first, before = header.first_entry_id, header.length_before
     if columns.present is not None:
@@ -628,7 +634,7 @@ def _check_digests(batch: EntryBatch, digester: Digester) -> None:
 def _numbered(
     batch: EntryBatch, ledger_id: int | None, first_entry_id: int | None, lac: int | None, length_before: int | None
 ) -> EntryBatch:
-    """Return the batch with the given numbers; the batch itself if none of them differs."""
+    """Return the batch with the given numbers, or the batch itself if none of its numbers changes."""
     if batch.count == 0:
         raise InvalidArgumentError("a frame needs an entry", value="an empty batch")
     given = (ledger_id, first_entry_id, lac, length_before)
@@ -656,10 +662,12 @@ def _numbered(
 
 
 def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
-    """Return the batches in the frames of an answer. Raises IntegrityError for the first frame that fails a check.
+    """Return the batches in the frames of a bookie's answer. Raises IntegrityError for the first frame that fails a
+    check.
 
-    Both CRCs are always checked. Entry digests are verified if ``always`` (recovery, MAC ledgers), and for frames that
-    the bookie cut: a stored frame has its placement stamp as tag, a cut frame has 0 (docs/formats.md §1.4).
+    Both CRCs of each frame are checked. The digests of entries are verified in a frame that the bookie cut, or in all
+    frames with ``always`` (recovery, MAC ledgers). A stored frame has its placement stamp as tag; a frame that was cut
+    has the tag 0 (docs/formats.md §1.4).
     """
     batches = []
     for header, frame in split_frames(frames):
@@ -671,8 +679,8 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
 
 
 def encode_record(kind: int, ledger_id: int, payload: Bytes = b"") -> bytes:
-    """Encode a record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or a payload size that
-    the kind does not have."""
+    """Encode a record of kind 2 to 7 with tag 0. Raises InvalidArgumentError for another kind, or for a payload size
+    that this kind cannot have."""
     if len(payload) not in RECORD_PAYLOADS.get(kind, ()) or ledger_id < 0:
         raise InvalidArgumentError(
             "no such record", value=f"kind {kind}, ledger {ledger_id}, payload of {len(payload)} bytes"
@@ -698,12 +706,13 @@ def with_session(frame: Bytes, session: int) -> bytes:
 
 
 def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
-    """Return a frame of the entries with ids ``first`` to ``last``, both inclusive; None if there are none.
+    """Return a frame of the entries with ids ``first`` to ``last``, both inclusive, or None if the frame has none of
+    them.
 
-    If the range has all entries, that is the frame itself with its tag. Otherwise it is a new frame with tag 0 and new
-    CRCs. It keeps the digests, by which the reader must verify each entry. The payload's CRC is checked only if the
-    frame has no digests (DUMMY, APACHE_BYTES); header and columns are always checked. Raises IntegrityError if a check
-    fails.
+    If the range has all entries of the frame, the result is the frame itself with its tag. Otherwise it is a new frame
+    with tag 0, new CRCs and the old digests, by which the reader must verify each entry. Header and columns are
+    checked. The payload's CRC is checked only if the frame has no digests (DUMMY, APACHE_BYTES). Raises IntegrityError
+    if a check fails.
     """
     header = check_header(buf)
     extent = frame_extent(buf, header)
@@ -730,8 +739,8 @@ def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
 
 
 def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHeader, Columns]:
-    """Add the ledger length of each entry to a frame with listed ids, because a slice may take its entries from any
-    place."""
+    """Add a column of ledger lengths to a frame with a column of ids. A slice of such a frame takes entries from any
+    position, so their ledger lengths do not follow from the length before."""
     if columns.ids is None or columns.ledger_lengths is not None or header.flags & APACHE_BYTES:
         return header, columns
     ledger_lengths = header.length_before + np.cumsum(columns.lengths, dtype=np.int64)
@@ -740,7 +749,7 @@ def _with_ledger_lengths(header: FrameHeader, columns: Columns) -> tuple[FrameHe
 
 
 def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> slice | I64 | None:
-    """Return the positions of the entries with ids ``first`` to ``last``; None if there are none."""
+    """Return the positions of the entries with ids ``first`` to ``last``, or None if there are none."""
     low, high = max(first - header.first_entry_id, 0), min(last + 1 - header.first_entry_id, header.span)
     if columns.ids is not None:
         at = np.flatnonzero((columns.ids >= first) & (columns.ids <= last)).astype(np.int64, copy=False)
@@ -753,7 +762,7 @@ def _positions(header: FrameHeader, columns: Columns, first: int, last: int) -> 
 def _sliced_head(
     header: FrameHeader, columns: Columns, at: slice | I64, part: EntryBatch, wanted: tuple[int, int]
 ) -> tuple[tuple[int, int, int, int, int, int, int], list[bytes]]:
-    """Return the header fields of a slice without its count, and the columns before the digests."""
+    """Return the header fields of a slice, without its count, and the columns that come before the digests."""
     first, lac, before, span_lengths = header.first_entry_id, header.lac, header.length_before, part.lengths
     out = []
     lac = lac if columns.lacs is None else int(columns.lacs[at].max())

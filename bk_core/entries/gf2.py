@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRC arithmetic over GF(2) for whole arrays: computes by table look-ups how appending n bytes changes a CRC.
+"""CRC arithmetic over GF(2) for whole arrays. Table look-ups compute how n appended bytes change a CRC.
 
-A CRC with init = xorout = all ones obeys crc(A ‖ B) = shift(crc(A), |B|) ⊕ crc(B), where shift(·, n) is linear: a
+A CRC with init = xorout = all ones obeys crc(A ‖ B) = shift(crc(A), |B|) ⊕ crc(B). shift(·, n) is linear, that is, a
 matrix of 32 columns of 32 bits. It is stored as four tables of 256 values, one for each byte of a CRC. A length is
-split into its bytes: shift by n is shift by (n & 255), then by (n & 0xff00), then by (n & 0xff0000). Each of the three
-has tables for all 256 values of its byte (1 MiB), made when first needed.
+split into its bytes: the shift by n is the shift by (n & 255), then by (n & 0xff00), then by (n & 0xff0000). For each
+of these three there are tables for all 256 values of the byte (1 MiB), made when first needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CACHED_LENGTHS = 256  # 32 KiB each
 
 
 def _apply(tables: U32, values: U32) -> U32:
-    """Apply a linear map, given as four tables of 256, to each value."""
+    """Apply a linear map to each value. ``tables`` are the four tables of 256 values of the map."""
     columns = np.ascontiguousarray(values, dtype="<u4").reshape(-1).view(np.uint8).reshape(-1, 4)
     out: U32 = tables[0].take(columns[:, 0])
     for k in (1, 2, 3):
@@ -29,7 +29,7 @@ def _apply(tables: U32, values: U32) -> U32:
 
 
 def _spread(bits: U32) -> U32:
-    """Turn matrices of 32 columns, (…, 32), into four tables of 256, (…, 4, 256)."""
+    """Turn matrices of 32 columns, with shape (…, 32), into four tables of 256 values each, with shape (…, 4, 256)."""
     lead = bits.shape[:-1]
     columns = bits.reshape(*lead, 4, 8)
     tables = np.zeros((*lead, 4, 256), dtype=np.uint32)
@@ -39,7 +39,7 @@ def _spread(bits: U32) -> U32:
 
 
 class CrcTables:
-    """The tables of one reflected polynomial."""
+    """The look-up tables for the CRCs of one reflected polynomial."""
 
     def __init__(self, polynomial: int) -> None:
         self._one_byte = _spread(self._one_byte_columns(polynomial))
@@ -58,7 +58,7 @@ class CrcTables:
         return np.array(columns, dtype=np.uint32)
 
     def _header_tables(self) -> U32:
-        """Return what each value of a byte at each place of the 32-byte header adds to the header's CRC: (32, 256)."""
+        """Return tables of shape (32, 256): the change of a header's CRC by each value of each of its 32 bytes."""
         tables = np.empty((HEADER_BYTES, 256), dtype=np.uint32)
         tables[-1] = self._one_byte[0]  # a message's last byte is xored into the low byte of the CRC, then shifted out
         for place in range(HEADER_BYTES - 2, -1, -1):
@@ -66,10 +66,11 @@ class CrcTables:
         return tables
 
     def _tables_of(self, byte: int) -> U32:
-        """Return the tables of the shifts by v << 8·``byte`` bytes, for v from 0 to 255: (256 · 4 · 256), flat."""
+        """Return the tables of the shifts by v << 8·``byte`` bytes for v from 0 to 255, as a flat array of 256 · 4 ·
+        256 values."""
         if byte not in self._by_length:
             step = self._one_byte
-            for _ in range(8 * byte):  # squaring: twice the distance each time
+            for _ in range(8 * byte):  # a map applied to itself shifts by twice as many bytes
                 step = _spread(_apply(step, step[:, 1 << np.arange(8)].reshape(32)))
             columns = np.empty((256, 32), dtype=np.uint32)
             columns[0] = np.uint32(1) << np.arange(32, dtype=np.uint32)
@@ -80,7 +81,8 @@ class CrcTables:
         return self._by_length[byte]
 
     def shift(self, crcs: U32, lengths: U32) -> U32:
-        """Return each CRC after appending its own number of bytes (below 16 MiB)."""
+        """Return each CRC after the number of bytes in ``lengths`` was appended to its message. Lengths are below 16
+        MiB."""
         longest = int(lengths.max()) if lengths.size else 0
         out = crcs
         for byte in range(3):
@@ -95,16 +97,17 @@ class CrcTables:
         return out
 
     def shift_one(self, crc: int, length: int) -> int:
-        """Return one CRC after appending ``length`` bytes."""
+        """Return a CRC after ``length`` bytes, below 16 MiB, were appended to its message."""
         return int(self.shift(np.array([crc], dtype=np.uint32), np.array([length], dtype=np.uint32))[0])
 
     def joined(self, crcs: U32, lengths: I64) -> int:
-        """Return the CRC of joined pieces (together below 16 MiB), from the CRC and length of each."""
+        """Return the CRC of several pieces joined, from the CRC and the length of each. Together they are below 16
+        MiB."""
         behind = int(lengths.sum()) - np.cumsum(lengths)
         return int(np.bitwise_xor.reduce(self.shift(crcs, behind.astype(np.uint32)))) if crcs.size else 0
 
     def _shifted_header(self, length: int) -> U32:
-        """Return the header tables for headers before ``length`` bytes of payload; cached by length."""
+        """Return the header tables, shifted by ``length`` bytes of payload after the header."""
         flat = self.header.reshape(-1)
         return self.shift(flat, np.full(flat.size, length, dtype=np.uint32)).reshape(self.header.shape)
 

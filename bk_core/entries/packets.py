@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the frames of a batch for the bookies of an ensemble. Pure; no Python per entry.
+"""Makes the frames of a batch for the bookies of an ensemble. Pure. No Python code runs per entry.
 
 If E = Qw, one frame goes to all bookies. If E > Qw, each index gets a frame of the entries whose write sets contain it
 (protocol document "Write quorums": striping is per entry).
@@ -21,17 +21,18 @@ from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-SLICE_BYTES = FRAME_BYTES_MAX // 4
+SLICE_BYTES = FRAME_BYTES_MAX // 4  # of payload; leaves space in a frame for the columns of SLICE_ENTRIES_MAX entries
 SLICE_ENTRIES_MAX = 32_768
 
 
 @dataclass(slots=True)
 class Packet:
-    """The frames of one append: one for all bookies, or one for each index (None: the index holds no entry of it)."""
+    """The frames of one append. There is one frame for all bookies, or one for each ensemble index, with None for an
+    index that holds no entry of the append."""
 
     first: EntryId
     last: EntryId
-    size: int  # bytes kept in memory until every bookie has its frame
+    size: int  # the number of bytes kept in memory until every bookie has its frame
     session: int  # the session number inside the frames
     frames: tuple[Buffer | None, ...]
 
@@ -51,8 +52,8 @@ def encode_packet(
     session: int,
     join: Join = joined,
 ) -> Packet:
-    """Number, digest and frame a batch of new entries, which get the ids from ``first`` on and carry ``lac``. ``join``
-    joins a frame of several entries that all bookies get."""
+    """Make the packet of a batch of new entries. They get the ids from ``first`` on, carry ``lac``, and get digests.
+    ``join`` joins a frame of several entries that all bookies get."""
     ledger_id, last = digester.ledger_id, first + len(batch) - 1
     if ensemble_size == write_quorum and first == last and batch.lists_nothing:
         frame = encode_one(
@@ -99,8 +100,8 @@ def encode_packet(
 def verbatim_packet(
     batch: EntryBatch, *, ensemble_size: int, write_quorum: int, session: int, only: Collection[int] | None = None
 ) -> Packet:
-    """Frame entries that were read and verified, to be written back unchanged: each keeps its LAC, length and digest
-    (P6). ``only``: makes frames for these indices alone, if entries are striped."""
+    """Make the packet of entries that were read and verified, to write them back unchanged. Each entry keeps its LAC,
+    ledger length and digest (P6). If entries are striped, ``only`` names the ensemble indices that need a frame."""
     first, last = batch.first_entry_id, batch.last_entry_id
     if ensemble_size == write_quorum:
         frame = encode_frame(batch, digester=None, session=session)
@@ -117,8 +118,8 @@ def verbatim_packet(
 
 
 def pieces(batch: EntryBatch, frame_bytes: int = SLICE_BYTES) -> list[EntryBatch]:
-    """Cut the batch into slices of about ``frame_bytes`` of payload, each with at least one entry and at most
-    SLICE_ENTRIES_MAX; nothing is copied. With the default size a slice fits into a frame with room to spare."""
+    """Cut the batch into slices without a copy. A slice has at most ``frame_bytes`` of payload unless it is a single
+    entry, and at most SLICE_ENTRIES_MAX entries. With the default size each slice fits into a frame."""
     if batch.payload_bytes <= frame_bytes and len(batch) <= SLICE_ENTRIES_MAX:
         return [batch] if len(batch) else []
     offsets = batch.offsets()

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of entries: how a bookie cuts them out of its frames for a reader that wants some columns, and how the reader
-verifies them. Pure.
+"""Cuts parts of entries out of frames for readers that want some columns, and verifies such parts. Pure.
 
-A bookie knows no codec. It cuts the bytes that the reader asks for and says how long each entry is (flag PARTIAL,
-docs/formats.md §1.5). The reader asks twice. First it asks for the *heads* of entries, which hold their directories.
-The checksums in a directory combine to the checksum of the whole entry, so with Apache's header they make the digest
-that the writer put beside it. That binds the directory to ledger and entry id, and the directory binds each column
-(docs/decisions/0034). Then the reader asks for the *regions* of the wanted columns, each of which is checked by its
-directory.
+A bookie knows no codec. It cuts the bytes that the reader asks for and adds the length of each entry (flag PARTIAL,
+docs/formats.md §1.5). The reader sends two requests. The first asks for the *heads* of entries, which hold their
+directories. The checksums in a directory combine to the checksum of the whole entry. Together with Apache's header they
+give the entry's digest, which binds the directory to ledger and entry id; the directory then binds each column
+(docs/decisions/0034). The second request asks for the *regions* of the wanted columns. The reader checks each region by
+the entry's directory.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from bk_core.model import DigestType, EntryId
 from bk_core.wire.lane.reasons import Cut
 
 CUT_ENTRIES_MAX = 1 << 11
-"""A frame with more entries is answered whole: cutting costs time for each entry, and would save little."""
+"""The maximum number of entries in a frame that is cut. A frame of more entries is returned whole, because a cut costs
+time for each entry and would save little."""
 _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 
@@ -52,8 +52,8 @@ _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 
 def cut_frames(frames: Bytes, cut: Cut) -> list[Bytes]:
-    """Return the wanted parts of intact frames, each as a frame with PARTIAL. A frame is returned whole if its parts
-    could not be checked or would not be shorter."""
+    """Return for each intact frame a frame with PARTIAL that has the wanted parts of its entries. A frame is returned
+    whole if a reader could not check its parts, or if the parts would not be shorter."""
     return [_cut(header, frame, cut) for header, frame in split_frames(frames)]
 
 
@@ -74,7 +74,7 @@ def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
 
 
 def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list[memoryview], list[int]]:
-    """Return the wanted pieces of these entries, and the number of bytes that is kept of each entry."""
+    """Return the wanted pieces of these entries, and for each entry the total length of its pieces."""
     pieces, kept, at = list[memoryview](), list[int](), 0
     for entry_id, length in zip(ids.tolist(), lengths.tolist(), strict=True):
         spans = cut.spans(entry_id, length)
@@ -91,19 +91,19 @@ class Parts(Protocol):
     """Chooses the parts that a reader asks for instead of whole entries, and verifies them."""
 
     def cut(self, first: EntryId, last: EntryId) -> Cut:
-        """Return the parts to ask a bookie for, of the entries ``first`` to ``last``."""
+        """Return the parts of the entries ``first`` to ``last`` that the reader asks a bookie for."""
         ...
 
     def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
-        """Return the parts in an answer, with the ids of their entries; a batch's lengths are those of the parts.
-        Raises IntegrityError for anything but the wanted parts of intact entries of this ledger."""
+        """Return the verified parts in the frames of an answer, as batches with the ids of the entries and the lengths
+        of the parts. Raises IntegrityError unless they are the wanted parts of intact entries of this ledger."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Asks for the first ``bytes`` bytes of each entry of codec ``arrow``, and checks each head by the entry's
-    digest."""
+    """Asks for the first ``bytes`` bytes of each entry of codec ``arrow``, and checks the directory in them by the
+    entry's digest."""
 
     bytes: int
 
@@ -136,8 +136,8 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """Asks for the head of the Arrow message and the columns ``wanted`` of each entry from ``first`` on, at the places
-    in the entries' directories. Directory None: nothing of this entry is wanted."""
+    """Asks for the head of the Arrow message and the columns ``wanted`` of each entry from ``first`` on, and checks
+    them by the entry's directory. An entry whose directory is None is not wanted."""
 
     first: EntryId
     directories: Sequence[Directory | None]
@@ -165,8 +165,8 @@ class Regions:
             directory.check_column(k, region)
 
     def regions(self, directory: Directory, view: memoryview) -> list[memoryview]:
-        """Cut an entry's part into the message's head and each column. Raises IntegrityError for a part of another
-        size."""
+        """Cut an entry's part into the message's head and the wanted columns. Raises IntegrityError if the part has
+        another size."""
         found, at = list[memoryview](), 0
         for each in self._slices(directory):
             size = each.stop - each.start
@@ -183,7 +183,7 @@ class Regions:
 
 
 def _ranges(slices: Sequence[slice]) -> list[tuple[int, int]]:
-    """Return slices as ranges of offset and size, in ascending order; adjacent ranges are merged."""
+    """Return slices, which are in ascending order, as pairs of offset and size. Adjacent slices become one pair."""
     found = list[tuple[int, int]]()
     for each in slices:
         if found and sum(found[-1]) == each.start:
@@ -195,8 +195,8 @@ def _ranges(slices: Sequence[slice]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsWanted:
-    """The columns that a reader wants: ``places`` are their indices, in entries that have ``count`` columns.
-    ``may_have`` tells from an entry's directory whether the entry may have wanted rows."""
+    """The columns that a reader wants. ``places`` are their indices among the ``count`` columns of each entry.
+    ``may_have`` decides by an entry's directory whether the entry may have wanted rows."""
 
     count: int
     places: tuple[int, ...]
@@ -209,8 +209,8 @@ class ColumnsWanted:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBatch:
-    """Some entries. For each entry of ``parts`` there are its directory, the head of its Arrow message and the wanted
-    columns, all checked."""
+    """The wanted columns of some entries, all checked. ``directories`` has the directory of each entry. ``parts`` has
+    for each entry the head of its Arrow message and the wanted columns."""
 
     directories: Sequence[Directory]
     parts: EntryBatch
@@ -223,14 +223,14 @@ class ColumnBatch:
         return self.parts.entry_ids()
 
     def entry_lengths(self) -> U32:
-        """Return the length of each whole entry in bytes."""
+        """Return the length in bytes that each entry has with all its columns."""
         return np.array([directory.offsets[-1] for directory in self.directories], dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The entries of a frame: ``batch`` has their parts, ``whole`` their lengths and digests. ``is_proven``: the frame
-    was not cut, so its own checks hold for the parts."""
+    """The parts of the entries of one frame. ``batch`` has the parts, ``whole`` the lengths and digests of the entries.
+    ``is_proven`` says that the bookie did not cut the frame and that the digests of its entries were verified."""
 
     batch: EntryBatch
     whole: EntryBatch
@@ -238,8 +238,8 @@ class _Part:
 
 
 def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
-    """Return the parts in the frames of an answer. Raises IntegrityError for a frame that fails a check, or has
-    different parts than ``cut`` names."""
+    """Return the parts in the frames of an answer. Raises IntegrityError for a frame that fails a check or that has
+    other parts than ``cut`` names."""
     found = []
     for header, frame in split_frames(frames, flags_known=_WITH_PARTS):
         if header.kind != FrameKind.ENTRIES:
@@ -249,8 +249,8 @@ def _parts(frames: memoryview, digester: Digester, cut: Cut) -> list[_Part]:
 
 
 def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
-    """Return the parts of a frame that was not cut. Its digests are verified here, because the caller does not check
-    its parts."""
+    """Return the wanted parts of the entries of a frame that the bookie did not cut. This function verifies the
+    digests, because the caller does not check the parts."""
     batch = decode_frame(frame, digester=digester, verify_digests=True)
     pieces, kept = _pieces(batch.entry_ids(), batch.lengths, batch.payload, cut)
     return _Part(_with_parts(batch, kept, memoryview(b"".join(pieces))), batch, True)
@@ -275,7 +275,8 @@ def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cu
 
 
 def _with_parts(whole: EntryBatch, kept: Sequence[int], payload: memoryview) -> EntryBatch:
-    """Return the same entries with the kept bytes. Fields that are true of whole entries alone are removed."""
+    """Return a batch of the same entries that has only the kept bytes. Fields that hold only for whole entries are
+    removed."""
     lengths = np.array(kept, dtype=np.uint32)
     return replace(
         whole,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the answers of several bookies about one window of entry ids. Pure, vectorised.
 
-Reading needs one copy of each entry; recovery also counts the bookies that deny an entry. FOUND, ABSENT and UNKNOWN
-differ (MUST 4); an id that was not answered is none of them.
+A read needs one copy of each entry. A recovery also counts the bookies that deny an entry. FOUND, ABSENT and UNKNOWN
+are three different answers (MUST 4). An id above the end of a bookie's answer has none of the three.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from bk_core.wire.lane.reasons import EntryRange
 
 @dataclass(slots=True)
 class Answer:
-    """One bookie's answer so far about the ids ``first`` to ``last``. ``heard``: a part came since the last check.
-    ``late``: the bookie was silent for ``speculative_ms``, so other bookies were asked too."""
+    """One bookie's answer so far about the ids ``first`` to ``last``.
+
+    ``heard`` says that a part of the answer came since the last check for late bookies. ``late`` says that the bookie
+    sent nothing for ``speculative_ms``, so that the reader asked other bookies too.
+    """
 
     index: int
     first: EntryId
     last: EntryId
-    through: EntryId | None = None  # None: not finished
+    through: EntryId | None = None  # the last id that the bookie answered; None until the answer ends
     absent: tuple[EntryRange, ...] = ()
     unknown: tuple[EntryRange, ...] = ()
     problem: str = ""
@@ -54,8 +57,8 @@ class Answer:
 
 @dataclass(slots=True)
 class Window:
-    """The ids ``first`` to ``last`` and all answers about them. ``cursor`` is the next id to take; ``held`` are the
-    verified batches with entries at or above it."""
+    """The ids ``first`` to ``last`` and all answers about them. ``cursor`` is the next id to take. ``held`` are the
+    verified batches with entries at or above the cursor."""
 
     first: EntryId
     last: EntryId
@@ -87,10 +90,10 @@ class Window:
         return batches
 
     def add(self, batch: EntryBatch) -> None:
-        """Keep the entries of a verified batch that lie in the window and that no earlier batch had."""
+        """Keep the entries of a verified batch that lie at or above the cursor and that no earlier batch had."""
         ids = batch.entry_ids()
         wanted = (ids >= self.cursor) & (ids <= self.last)
-        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # earlier batches had the others
+        wanted[wanted] = ~self._found[ids[wanted] - self.first]  # earlier batches had the other entries
         if not wanted.all():
             batch, ids = batch.select(wanted), ids[wanted]
         if len(batch):
@@ -104,7 +107,8 @@ class Window:
         answer.absent, answer.unknown, answer.problem = event.absent, event.unknown, event.detail
 
     def fail(self, request: int, problem: str) -> None:
-        """End an answer that failed or broke off: the bookie counts as saying UNKNOWN of every id it was asked for."""
+        """End an answer that failed or broke off. The bookie then counts as having answered UNKNOWN for every id of the
+        request."""
         answer = self.answers[request]
         answer.through = answer.last
         answer.unknown, answer.problem, answer.failed = (EntryRange(answer.first, answer.last),), problem, True
@@ -157,16 +161,17 @@ class Window:
                 taken.append(batch.select(before))
                 kept.append(batch.select(~before))
         self.held, self.cursor = kept, end
-        return EntryBatch.merge_by_id(taken)  # even a single batch: a cut from a striped frame still lists ids
+        return EntryBatch.merge_by_id(taken)  # even a single batch: a cut of a striped frame still lists its ids
 
     def deniers(self, entry_id: EntryId, indices: tuple[int, ...]) -> set[int]:
-        """Return those of ``indices`` whose bookies say ABSENT; two answers of one bookie count once (MUST 5)."""
+        """Return those of ``indices`` whose bookies answered ABSENT for the entry. Two answers of one bookie count once
+        (MUST 5)."""
         return {a.index for a in self.answers.values() if a.index in indices and a.denies(entry_id)}
 
     def waiting(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Return whether an answer of one of ``indices`` has not ended."""
+        """Return whether the answer of a bookie of ``indices`` has not ended."""
         return any(a.index in indices and not a.finished for a in self.answers.values())
 
     def unanswered(self, entry_id: EntryId, indices: tuple[int, ...]) -> bool:
-        """Return whether a bookie of ``indices`` ended its answer below the entry, so that it must be asked again."""
+        """Return whether a bookie of ``indices`` ended its answer below the entry. It must then be asked again."""
         return any(a.index in indices and a.finished and not a.answers(entry_id) for a in self.answers.values())

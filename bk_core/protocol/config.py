@@ -22,10 +22,13 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig(DeliveryConfig):
-    """Limits of a writer. ``delay_ensemble_change``: replace a failed bookie only once some write set has no ack quorum
-    without it. ``allow_degraded_writes``: without a spare bookie, go on while every write set has an ack quorum, and
-    look for spares every ``spare_retry_ms``. Both leave entries with fewer than Qw copies; the close marks the ledger.
-    ``ensemble_changes_max``: the maximum number of ensemble changes in a row without a confirmed entry in between.
+    """Limits of a writer.
+
+    With ``delay_ensemble_change`` the writer replaces a failed bookie only once some write set has no ack quorum
+    without it. With ``allow_degraded_writes`` a writer that finds no spare bookie continues while every write set has
+    an ack quorum, and looks for spares every ``spare_retry_ms``. Both options leave entries with fewer than Qw copies;
+    the close marks the ledger as underreplicated. ``ensemble_changes_max`` is the maximum number of ensemble changes in
+    a row without a confirmed entry in between.
     """
 
     explicit_lac_delay_ms: float = 5
@@ -37,6 +40,10 @@ class WriterConfig(DeliveryConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryConfig(DeliveryConfig):
+    """Limits of one recovery. ``attempts_max`` is the maximum number of its attempts. ``read_window_entries`` is the
+    number of entry ids in one read of a bookie. ``read_bytes_max`` limits one answer. Recovery reads no further while
+    more than ``write_back_bytes_max`` bytes wait for acks."""
+
     attempts_max: int = 10
     read_window_entries: int = 1 << 14
     read_bytes_max: int = 4 << 20

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Delivery of frames to an ensemble: sessions, acks, re-sending, and the confirmed id. Pure.
 
-Writer and recovery share it. A *lane* is one ensemble index: one bookie, one session at a time. An ack (session, n)
-says that the first n frames of the session are durable (P1), so a lane needs only one queue and one watermark, and the
-confirmed id is computed from E watermarks (P2). Nothing carries over between sessions: a lane whose session broke
-attaches under a new number and re-sends from its watermark.
+The writer and the recovery share this class. A *lane* stands for one ensemble index; it has one bookie, and one session
+at a time. An ack (session, n) says that the first n frames of the session are durable (P1), so a lane needs only one
+queue and one watermark. The confirmed id is computed from the E watermarks (P2). Nothing carries over between sessions:
+a lane whose session broke attaches under a new number and re-sends from its watermark.
 
 With ``deferred`` syncs bookies ack frames that they may lose in a crash. A lane then has a second mark, ``durable``.
-Only a force raises it, to the watermark at the moment when the force was sent. A force counts only in the session in
-which it was sent: a session lives on one connection, and so with one process of the bookie. When a session ends, the
-watermark goes back to ``durable``, and the frames above it are sent again.
+Only a force raises this mark, to the watermark at the moment when the force was sent. A force counts only in the
+session in which it was sent, because a session never outlives its connection to one process of the bookie. When a
+session ends, the watermark goes back to ``durable``, and the frames above it are sent again.
 
 Invariants: ``packets`` holds, in order, every packet that some lane may still have to send; a lane's watermark never
 passes a frame that its bookie did not ack in this session or make durable; acks of earlier sessions do not count.
@@ -33,12 +33,15 @@ from bk_core.wire.lane.reasons import AttachMode
 class LaneState(enum.Enum):
     IDLE = "idle"  # no session, nothing to send
     ATTACHED = "attached"
-    WAITING = "waiting"  # the session broke with entries still owed; attach() opens the next
-    FAILED = "failed"  # given up until the bookie is replaced
+    WAITING = "waiting"  # the session broke before the bookie acked every entry; attach() opens the next session
+    FAILED = "failed"  # the lane is unused until its bookie is replaced
 
 
 @dataclass(slots=True)
 class Lane:
+    """The state of one ensemble index. ``watermark`` is the last entry up to which the bookie has acked all entries
+    that it has to hold."""
+
     bookie: BookieId
     watermark: EntryId
     durable: EntryId = NO_ENTRY  # kept only with deferred syncs
@@ -47,13 +50,14 @@ class Lane:
     next_number: int = 0  # the packet to send next
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
-    forcing: EntryId | None = None  # the id up to which a force is under way
+    forcing: EntryId | None = None  # the watermark when the pending force was sent
     progress: int = 0  # number of acks in all sessions; the keeper checks that it grows
     abandoned: bool = False  # its bookie gets no replacement for now, so no packets are kept for the lane
 
 
 class Delivery:
-    """The frames of one ledger on their way to one ensemble. All effects that methods return must be carried out."""
+    """Sends the frames of one ledger to one ensemble and counts their acks. The caller must carry out every effect that
+    a method returns."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class Delivery:
         self.packets: deque[Packet] = deque()
         self.base = 0  # number of packets[0]
         self.last_sent = confirmed
-        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack entries from before their replacement
+        self._missed: dict[BookieId, None] = {}  # replaced bookies that lack confirmed entries
         self.retained_bytes = 0
         self._new_session = new_session
         self.common_session = new_session()  # shared by all lanes at first, so that one buffer serves all of them
@@ -94,7 +98,7 @@ class Delivery:
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
     def _marks(self) -> list[EntryId]:
-        """Return for each lane up to which id its bookie has its entries on disk."""
+        """Return for each lane the id up to which its bookie has the entries of its write sets on disk."""
         return [lane.durable if self.deferred else lane.watermark for lane in self.lanes]
 
     def behind(self) -> tuple[BookieId, ...]:
@@ -117,7 +121,8 @@ class Delivery:
         return max(failed) <= spared
 
     def is_impossible(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Return whether the ack covers frames not sent in its session, or fewer than before: the bookie is broken."""
+        """Return whether the ack counts more frames than its session has sent, or fewer than an earlier ack. Only a
+        broken bookie sends such an ack."""
         if not self.is_current(event.index, event.session):
             return False
         lane = self.lanes[event.index]
@@ -132,7 +137,7 @@ class Delivery:
         return sum(self.packets[n - self.base].size for n in range(first, self.end))
 
     def attach_all(self) -> list[ev.SessionEffect]:
-        """Open all sessions before the first packet, so that the packet need not wait for connections."""
+        """Open all sessions before the first packet, so that this packet need not wait for connections."""
         return [effect for index in range(len(self.lanes)) for effect in self.attach(index)]
 
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
@@ -157,7 +162,7 @@ class Delivery:
         self._rewind(lane, LaneState.ATTACHED)
         attach = ev.AttachSession(index, lane.bookie, lane.session, self.mode, self.deferred)
         effects = [attach, *self._send_rest(index)]
-        self._release()  # if no waiting packet has a frame for the lane, it catches up without an ack
+        self._release()  # a lane for which no waiting packet has a frame has caught up without an ack
         return effects
 
     def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
@@ -175,7 +180,8 @@ class Delivery:
         return True
 
     def force(self, through: EntryId) -> list[ev.SendForce]:
-        """Let every attached bookie sync what it acked, unless that is durable up to ``through`` or being forced."""
+        """Let each attached bookie sync the frames that it acked, unless its entries up to ``through`` are durable or a
+        force is pending."""
         effects: list[ev.SendForce] = []
         for index, lane in enumerate(self.lanes):
             wanted = lane.durable < min(lane.watermark, through) and lane.forcing is None
@@ -185,7 +191,8 @@ class Delivery:
         return effects
 
     def forced(self, event: ev.Forced) -> None:
-        """Take the answer to a force. One of an earlier session is ignored: frames were sent again since."""
+        """Take the answer to a force. An answer of an earlier session is ignored, because its frames were sent
+        again."""
         lane = self.lanes[event.index]
         if self.is_current(event.index, event.session) and lane.forcing is not None:
             lane.durable, lane.forcing = lane.forcing, None
@@ -204,14 +211,15 @@ class Delivery:
         return lane.state is LaneState.WAITING
 
     def fail(self, index: int) -> list[ev.SessionEffect]:
-        """Give up the lane until its bookie is replaced."""
+        """End the lane's session and leave the lane unused until its bookie is replaced."""
         was = (lane := self.lanes[index]).state
         self._rewind(lane, LaneState.FAILED)
         return [ev.DetachSession(index, lane.bookie, lane.session)] if was is LaneState.ATTACHED else []
 
     def abandon(self, indices: Iterable[int], *, abandoned: bool = True) -> None:
-        """Keep no packets for these failed lanes for now; or (False) keep them again, for replacements. These need none
-        of the dropped packets: one was dropped only when all other lanes had it, so its entries are confirmed."""
+        """Keep no packets for these failed lanes for now, or, if ``abandoned`` is False, keep packets again for their
+        replacements. A replacement needs no packet that was dropped before: all other lanes had it on disk, so its
+        entries are confirmed."""
         for index in indices:
             self.lanes[index].abandoned = abandoned
         self._release()
@@ -221,7 +229,8 @@ class Delivery:
         old = self.lanes[index]
         if old.watermark < confirmed:
             self._missed[old.bookie] = None
-        # keeps the old session's number, so that attach() draws a new one and late callbacks of the old are ignored
+        # the lane keeps the old session's number, so attach() draws a new number and late events of the old session are
+        # ignored
         next_number = self._first_above(confirmed)
         self.lanes[index] = Lane(bookie, confirmed, confirmed, session=old.session, next_number=next_number)
         self._release()
@@ -245,13 +254,14 @@ class Delivery:
         return effects
 
     def _raise_watermark(self, lane: Lane) -> None:
-        """Raise the watermark to just below the first frame not acked or not sent: the bookie holds all before it."""
+        """Raise the watermark to the entry before the first frame that is not acked or not sent."""
         first = (lane.outstanding[0] if lane.outstanding else lane.next_number) - self.base
         reached = self.packets[first].first - 1 if first < len(self.packets) else self.last_sent
         lane.watermark = max(lane.watermark, reached)
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
-        """Rewind the lane to its watermark, or with deferred syncs to ``durable``: it re-sends what is above."""
+        """Rewind the lane to its watermark, or to ``durable`` if syncs are deferred. It will re-send every frame
+        above."""
         if self.deferred:
             lane.watermark, lane.forcing = lane.durable, None
         lane.state, lane.next_number = state, self._first_above(lane.watermark)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events tell a machine what happened (past tense); effects tell its driver what to do (imperative).
 
-A driver carries out effects in the order they are returned. It answers each request with exactly one event: an answer,
-or a failure (a passed deadline is one). The buffers in events and effects must not be changed.
+A driver carries out effects in the order in which they are returned. It answers each request with exactly one event: an
+answer or a failure. A missed deadline is a failure. The buffers in events and effects must not be changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FramesAcked:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The bookie refused a frame or the session; its first ``frames`` frames are durable."""
+    """The bookie refused a frame or the session. The first ``frames`` frames of the session are durable."""
 
     index: int
     session: int
@@ -41,7 +41,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class SessionBroken:
-    """The stream broke; frames above the last ack may or may not be durable."""
+    """The stream broke. Frames after the last acked one may or may not be durable."""
 
     index: int
     session: int
@@ -50,7 +50,7 @@ class SessionBroken:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """The bookie has synced what this session had acked when the force was sent."""
+    """The bookie has synced the frames that it had acked in this session when the force was sent."""
 
     index: int
     session: int
@@ -67,7 +67,8 @@ class ForceFailed:
 
 @dataclass(frozen=True, slots=True)
 class AttachSession:
-    """Open a session to the bookie at ensemble ``index``. If ``deferred``, it may ack frames before it syncs them."""
+    """Open a session to the bookie at ensemble ``index``. If ``deferred``, the bookie may ack frames before it syncs
+    them."""
 
     index: int
     bookie: BookieId
@@ -88,7 +89,7 @@ class SendFrame:
 
 @dataclass(frozen=True, slots=True)
 class DetachSession:
-    """End a session; its later events are ignored."""
+    """End a session. Its later events are ignored."""
 
     index: int
     bookie: BookieId
@@ -112,7 +113,7 @@ SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 # --- metadata store ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
-    """The compare-and-set was applied; ``metadata`` is the new record."""
+    """The compare-and-set was applied. ``metadata`` is the new record."""
 
     metadata: Versioned[LedgerMetadata]
 
@@ -131,14 +132,14 @@ class MetadataRead:
 
 @dataclass(frozen=True, slots=True)
 class MetadataCallFailed:
-    """A call to the metadata store failed; if the error's outcome is UNKNOWN, a write may have been applied."""
+    """A call to the metadata store failed. If the error's outcome is UNKNOWN, a write may have been applied."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class BookiesRead:
-    """The bookies that are registered as writable. Those that failed lately (``quarantined``) are chosen last."""
+    """The bookies that are registered as writable. The ``quarantined`` ones failed lately and are chosen last."""
 
     writable: tuple[BookieId, ...]
     quarantined: tuple[BookieId, ...] = ()
@@ -155,7 +156,8 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata:
-    """Read the record of the machine's ledger; with ``fresh`` as new as this call, unless the ledger is closed."""
+    """Read the record of the machine's ledger. With ``fresh`` the record must be as new as this call, unless the ledger
+    is closed."""
 
     fresh: bool = False
 
@@ -209,7 +211,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The application wants every entry sent so far to be durable: bookies may ack entries before they sync them."""
+    """The application wants every entry sent so far to be durable. It matters to a writer with deferred syncs, whose
+    bookies ack entries before they sync them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Every entry up to ``lac`` is confirmed: wake the callers that wait for one of them."""
+    """Every entry up to ``lac`` is confirmed. Wake the callers that wait for one of these entries."""
 
     lac: EntryId
 
@@ -234,14 +237,14 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The machine has failed and does nothing more; every caller that still waits gets this error."""
+    """The machine has failed and does nothing more. Raise this error in every caller that still waits."""
 
     error: BookKeeperError
 
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Send the LAC to a bookie, so that readers see it though no entry follows (P9). No answer is expected."""
+    """Send the LAC to a bookie, so that readers learn it before the next entry (P9). No answer is expected."""
 
     bookie: BookieId
     lac_body: bytes
@@ -249,7 +252,7 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class FinishClose:
-    """The ledger is CLOSED in the metadata store; ``metadata`` holds its end."""
+    """The ledger is closed. ``metadata`` is its record, which holds the last entry id."""
 
     metadata: Versioned[LedgerMetadata]
 
@@ -264,8 +267,8 @@ class FailClose:
 # --- reading and recovery ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SendRead:
-    """Ask one bookie for the entries ``first`` to ``last``. With ``fence`` it is a recovery read, which also fences.
-    With ``cut``, ask only for these parts of the entries."""
+    """Ask one bookie for the entries ``first`` to ``last``. With ``fence`` this is a recovery read, which also fences
+    the ledger. With ``cut`` the bookie sends only these parts of the entries."""
 
     request: int
     bookie: BookieId
@@ -278,14 +281,14 @@ class SendRead:
 
 @dataclass(frozen=True, slots=True)
 class CancelRead:
-    """Cancel this request; the rest of its answer is not wanted."""
+    """Cancel this request. The machine does not need the rest of its answer."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """A part of an answer: whole frames, not verified yet."""
+    """A part of an answer to SendRead came. ``frames`` holds whole frames that are not verified yet."""
 
     request: int
     frames: memoryview
@@ -293,8 +296,8 @@ class FramesRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadAnswered:
-    """The trailer that ends an answer (P4): each id up to ``answered_through`` came in a frame or is in ``absent`` or
-    ``unknown``. Ids above it were not answered."""
+    """The trailer of an answer came (P4). Each id up to ``answered_through`` came in a frame or is in ``absent`` or
+    ``unknown``. The bookie did not answer the ids above ``answered_through``."""
 
     request: int
     answered_through: EntryId
@@ -314,7 +317,7 @@ class ReadFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeliverBatch:
-    """The next entries, verified and in order."""
+    """Hand the next entries of the range to the caller. They are verified and in order."""
 
     batch: EntryBatch
 
@@ -334,7 +337,7 @@ class SendFence:
 
 @dataclass(frozen=True, slots=True)
 class SendReadLac:
-    """Ask one bookie for its evidence of the LAC, without fencing; ``index`` numbers the request."""
+    """Ask one bookie for its evidence of the LAC, without fencing. ``index`` is the number of the request."""
 
     index: int
     bookie: BookieId
@@ -342,7 +345,8 @@ class SendReadLac:
 
 @dataclass(frozen=True, slots=True)
 class SendWatchLac:
-    """Ask one bookie for its evidence of the LAC, once it has a LAC above ``above`` or its wait times out (P10)."""
+    """Ask one bookie for its evidence of the LAC. The bookie answers once its LAC is above ``above`` or its wait times
+    out (P10). ``index`` is the number of the request."""
 
     index: int
     bookie: BookieId
@@ -351,7 +355,8 @@ class SendWatchLac:
 
 @dataclass(frozen=True, slots=True)
 class LacAnswered:
-    """A bookie's evidence of the LAC; only a valid digest counts (P5). After SendFence the fence is durable as well."""
+    """A bookie sent its evidence of the LAC. Only evidence with a valid digest counts (P5). If the request was
+    SendFence, the fence is durable."""
 
     index: int
     last_entry_frame: Buffer = b""
@@ -374,7 +379,8 @@ ReadEvent: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 @dataclass(frozen=True, slots=True)
 class FinishRecovery:
-    """The ledger is CLOSED in the metadata store, by us or by another recoverer; ``metadata`` holds its end."""
+    """This recovery or another client has closed the ledger. ``metadata`` is its record, which holds the last entry
+    id."""
 
     metadata: Versioned[LedgerMetadata]
     recovered_entries: int
@@ -382,7 +388,7 @@ class FinishRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FinishEnd:
-    """The entries up to ``last`` of the ledger may be shown; ``metadata`` is its record as it was read last."""
+    """Readers may see the entries up to ``last``. ``metadata`` is the ledger's record as it was read last."""
 
     metadata: Versioned[LedgerMetadata]
     last: EntryId
@@ -390,7 +396,7 @@ class FinishEnd:
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Fire the timer ``again`` after ``factor`` × the duration of this attempt (P7)."""
+    """Fire the timer ``again`` after ``factor`` times the duration of this attempt of a recovery (P7)."""
 
     factor: float
 
@@ -398,7 +404,7 @@ class BackOff:
 # --- following a ledger that another client writes --------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RefreshLac:
-    """A caller wants the current record and the current LAC. FinishRefresh answers ``caller``."""
+    """A caller wants the current record and the current LAC. The follower answers with FinishRefresh for ``caller``."""
 
     caller: int
 

@@ -22,12 +22,12 @@ _Record: TypeAlias = ev.MetadataWatched | ev.MetadataChanged | ev.MetadataRead |
 FollowEvent: TypeAlias = _Record | ev.LacEvent | ev.RefreshLac | ev.TimerFired
 _Ask: TypeAlias = ev.WatchMetadata | ev.ReadMetadata | ev.SendWatchLac | ev.SendReadLac | ev.CancelRead | ev.SetTimer
 FollowEffect: TypeAlias = _Ask | ev.Confirm | ev.FinishRefresh | ev.Fail
-PAUSED = -1
+PAUSED = -1  # in place of a request number: the bookie is watched again when its timer fires
 
 
 class LedgerFollower:
-    """Follows from ``start`` until ``ended``. Confirm says that ``lac`` or ``metadata`` changed; RefreshLac may always
-    come."""
+    """Follows the LAC of one ledger from ``start`` until ``ended``. The effect Confirm says that ``lac`` or
+    ``metadata`` changed. The driver may send RefreshLac at any time, even after the end."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class LedgerFollower:
         self._progress = False  # whether there was progress since the last check for a stall
         self._requests = 0
         self._watches: dict[BookieId, tuple[int, EntryId]] = {}  # request number (or PAUSED), LAC to exceed
-        self._reading = False  # a round waits for the record
-        self._quorum: QuorumLacRead | None = None  # a round waits for the bookies
+        self._reading = False  # whether a round waits for the record
+        self._quorum: QuorumLacRead | None = None  # set while a round waits for the bookies
         self._problem: BookKeeperError | None = None  # why this round could not read the record
-        self._again = False  # another round must follow
+        self._again = False  # whether another round must follow
         self._callers: list[int] = []  # callers that this round answers
         self._late_callers: list[int] = []  # callers that the next round answers
 
@@ -93,7 +93,7 @@ class LedgerFollower:
         return self._deleted() if isinstance(error, NoSuchLedgerError) else [ev.SetTimer("watch", self.stall_ms)]
 
     def _take(self, found: Versioned[LedgerMetadata]) -> list[FollowEffect]:
-        """Take a record from the store, unless ours is as new."""
+        """Adopt a record from the store if it is newer than the one we have."""
         if found.version <= self.metadata.version:
             return []
         ensemble = self.metadata.value.last_fragment.ensemble
@@ -197,7 +197,7 @@ class LedgerFollower:
         return effects
 
     def _watch_heard(self, bookie: BookieId, above: EntryId, event: ev.LacEvent) -> list[FollowEffect]:
-        """Watch the bookie again: at once if its LAC moved, otherwise after a pause, so that we never spin."""
+        """Watch the bookie again: immediately if its LAC moved, otherwise after a pause, so that we never spin."""
         pause_ms, lac = self.stall_ms, above
         if isinstance(event, ev.LacAnswered):
             with suppress(IntegrityError):  # damaged evidence counts as no answer

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps lanes attached and decides when a bookie has failed (P3). Pure; shared by writer and recovery.
+"""Keeps lanes attached and decides when a bookie has failed (P3). Pure. Writer, recovery and repair use it.
 
-A broken session is opened again, and its frames are sent again, for ``reconnect_budget_ms``; then its bookie has
-failed. A bookie has also failed if for ``add_timeout_ms`` it owes acks and sends none, or stays more than
-``slow_bookie_bytes_max`` behind. The caller decides what to do about a failed bookie.
+The keeper opens a broken session again and re-sends its frames for ``reconnect_budget_ms``; then the bookie has failed.
+A bookie has also failed if for ``add_timeout_ms`` it owes acks and sends none, or if more than
+``slow_bookie_bytes_max`` bytes wait for its acks all that time. The caller decides what to do about a failed bookie.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from bk_core.wire.lane.reasons import Reason
 KeeperEffect: TypeAlias = ev.SessionEffect | ev.SetTimer | ev.CancelTimer
 
 RETRIED = frozenset({Reason.OVERLOADED, Reason.SHUTTING_DOWN, Reason.TIMEOUT, Reason.NOT_ATTACHED, Reason.GRANT_NEEDED})
-"""After these refusals the session is opened again, within ``reconnect_budget_ms``. All others fail the bookie."""
+"""The refusals after which the keeper opens the session again, within ``reconnect_budget_ms``. After any other refusal
+the bookie has failed."""
 
 STALL_TICKS = 4
-"""How many times in ``add_timeout_ms`` the keeper checks each bookie for progress."""
+"""The number of checks for progress in each ``add_timeout_ms``. After as many checks in a row without progress a bookie
+has failed."""
 
 
 class SessionKeeper:
+    """Opens, repeats and gives up the sessions of one :class:`Delivery`."""
+
     def __init__(self, delivery: Delivery, config: DeliveryConfig) -> None:
         self.delivery, self.config = delivery, config
         self._budgets = [False] * len(delivery.lanes)  # index → whether its reconnect budget runs
@@ -40,8 +44,8 @@ class SessionKeeper:
         return [self._next_tick()]
 
     def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
-        """Handle one event; return the effects and the indices whose bookies have failed. Their lanes are given up.
-        Events of earlier sessions are ignored."""
+        """Handle one event. Return the effects, and the indices of the bookies that have now failed; their lanes are
+        FAILED. Events of earlier sessions are ignored."""
         if isinstance(event, ev.FramesAcked) and not self._budgets[event.index] and self.delivery.acked(event):
             return [], []  # the usual case: each bookie acks each frame
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
@@ -72,7 +76,7 @@ class SessionKeeper:
         return effects, []
 
     def replaced(self, index: int) -> list[KeeperEffect]:
-        """Attach the bookie that was put at ``index``, and send it the entries that it has to hold."""
+        """Attach the new bookie at ``index`` and send it the entries that it has to hold."""
         self._stalls[index] = (0, 0)
         return [*self.delivery.attach(index)]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the highest LAC that the answers of an ensemble prove, and whether enough bookies answered. Pure.
 
-Sources: protocol document "Closing a ledger as a reader"; P5: a LAC counts only with its digest, so a bookie whose
+Sources: protocol document "Closing a ledger as a reader"; P5. A LAC counts only with a valid digest, so a bookie whose
 evidence fails its digest counts as not heard.
 """
 
@@ -26,8 +26,8 @@ def one_entry(frame: ev.Buffer, digester: Digester) -> EntryBatch:
 
 
 def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, dict[EntryId, int]]:
-    """Return the highest LAC that a bookie's evidence proves (−1: none), and the ledger length at each entry that came
-    with it, by entry id. Raises IntegrityError if any part of the evidence fails its digest."""
+    """Return the highest LAC that a bookie's evidence proves, or −1 if it proves none. Also return the ledger length at
+    each entry in the evidence, by entry id. Raises IntegrityError if any part of the evidence fails its digest."""
     lac, lengths = NO_ENTRY, dict[EntryId, int]()
     if event.lac_body:
         lac = parse_lac_body(event.lac_body, digester)
@@ -42,8 +42,9 @@ def verified_lac(event: ev.LacAnswered, digester: Digester) -> tuple[EntryId, di
 class LacQuery:
     """The last ensemble's answers to a fence or a LAC read, whose requests are numbered from ``first_request`` on.
 
-    ``lac`` is at least the last fragment's first entry id − 1 (MUST 9). ``known``: index → last entry (−1: none) of a
-    bookie that was heard; ``problems``: index → why not. ``lengths``: entry that came as evidence → ledger length.
+    ``lac`` is the highest LAC proven so far, at least the last fragment's first entry id − 1 (MUST 9). ``known`` maps
+    the index of each bookie that was heard to its last entry, −1 if it has none. ``problems`` maps the index of each
+    other bookie to the reason. ``lengths`` maps each entry that came as evidence to the ledger length at it.
     """
 
     def __init__(self, digester: Digester, metadata: LedgerMetadata, *, first_request: int = 0) -> None:
@@ -67,7 +68,7 @@ class LacQuery:
 
     @property
     def said(self) -> str:
-        """Why some bookies were not heard."""
+        """The reasons why some bookies were not heard, as one text."""
         return "; ".join(f"{self.ensemble[index]}: {why}" for index, why in sorted(self.problems.items()))
 
     def asked(self, event: ev.LacEvent) -> bool:
@@ -75,7 +76,7 @@ class LacQuery:
         return 0 <= event.index - self.first_request < len(self.ensemble)
 
     def hear(self, event: ev.LacEvent) -> None:
-        """Verify a bookie's evidence and count the bookie as heard."""
+        """Verify a bookie's evidence and count the bookie as heard, or note why it was not."""
         index = event.index - self.first_request
         if index in self.known:
             return
@@ -94,10 +95,10 @@ class LacQuery:
 
 
 class QuorumLacRead:
-    """One quorum LAC read of the last ensemble; never fences.
+    """Reads the LAC from a quorum of the last ensemble, once, without fencing.
 
-    Ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered. ``query.lac``
-    is proven at any time, also before the end.
+    It ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered.
+    ``query.lac`` is proven at any time, also before the end.
     """
 
     def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the end of an open ledger above its LAC (``readMode=quorum``, P15), without fencing. Pure.
 
-The LAC that bookies know is behind while a writer is idle. The machine asks the last ensemble which entries above the
-LAC it holds, waits for ``settle_ms``, asks again, and reads the record. An entry counts if Qa members of its write set
-returned it with a valid digest, before and after the wait, and every entry below it counts. ABSENT, UNKNOWN, LIMBO and
-silence count for nothing. The record must be OPEN with the same version before and after: the ensembles are the same.
+The LAC that bookies know is behind while a writer is idle. The machine asks the bookies of the last ensemble which
+entries above the LAC they hold, waits for ``settle_ms``, asks again, and reads the record. An entry counts if Qa
+members of its write set returned it with a valid digest, before and after the wait, and every entry below it counts.
+ABSENT, UNKNOWN, LIMBO and silence count for nothing. The record must be OPEN with the same version before and after, so
+that the ensembles are the same.
 
-What this proves and what not is in docs/decisions/0076: a recovery keeps such an entry, for it lacks the Qw − Qa + 1
-denials. Only its writer can drop it, in an ensemble change that it decided without the entry's acks. A writer decides
-that within its own timeouts. A writer that is paused for longer than ``settle_ms`` may do it later.
+docs/decisions/0076 explains what this proves. A recovery keeps an entry that counts, because it cannot get the
+Qw − Qa + 1 denials that would end the ledger below the entry. Only the ledger's writer can drop the entry, in an
+ensemble change that it decided without the entry's acks. A writer makes this decision within its timeouts, but a writer
+that is paused for longer than ``settle_ms`` may make it later.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ EndEvent: TypeAlias = ev.MetadataRead | ev.MetadataCallFailed | ev.ReadEvent | e
 EndEffect: TypeAlias = ev.ReadMetadata | ev.SendRead | ev.CancelRead | ev.SetTimer | ev.FinishEnd | ev.Fail
 
 ENTRIES_MAX = 1 << 14
-"""The maximum number of entries above the LAC that are asked for. Writers have fewer in flight."""
+"""The maximum number of entries above the LAC that the machine asks for. Writers have fewer entries in flight."""
 
 ANSWERS_MAX = 16
-"""The maximum number of answers of one bookie in one pass: a bookie's later entries count for nothing."""
+"""The maximum number of answers that the machine takes from one bookie before, and again after, the wait. Entries of
+further answers do not count."""
 
 ROUNDS_MAX = 3
-"""The maximum number of rounds. A round begins again after the record got another version during the wait."""
+"""The maximum number of rounds. Another round begins if the record changed during the wait. After the last round the
+machine returns the LAC."""
 
 
 class EndPhase(enum.Enum):
@@ -49,7 +53,7 @@ class EndPhase(enum.Enum):
 
 
 class QuorumEnd:
-    """Looks for the end of one ledger whose proven LAC is ``lac``. Ends with FinishEnd, or with Fail if the record
+    """Finds the end of one ledger whose proven LAC is ``lac``. It ends with FinishEnd, or with Fail if the record
     cannot be read."""
 
     def __init__(
@@ -75,8 +79,8 @@ class QuorumEnd:
         return [ev.ReadMetadata(fresh=True)]
 
     def step(self, event: EndEvent) -> list[EndEffect]:
-        """Handle one event and return the effects. Ignores answers that no request waits for, and all events after the
-        end."""
+        """Handle one event and return the effects. Answers to earlier requests and all events after the end are
+        ignored."""
         reading = self.phase in (EndPhase.RECORD, EndPhase.CHECK)
         match event:
             case ev.MetadataRead(metadata):
@@ -90,7 +94,8 @@ class QuorumEnd:
 
     # --- the record ---------------------------------------------------------------------------------------------------
     def _record_read(self, found: Versioned[LedgerMetadata]) -> list[EndEffect]:
-        """Check the record before and after the wait. A ledger in recovery gives its LAC: it will soon have an end."""
+        """Act on the record as it was read before or after the wait. The end of a ledger in recovery is its LAC here;
+        the recovery will soon close the ledger."""
         value, before = found.value, self._record
         if value.is_closed:
             return self._finish(found, value.last_entry_id)
@@ -115,7 +120,8 @@ class QuorumEnd:
 
     # --- the bookies --------------------------------------------------------------------------------------------------
     def _ask_all(self, phase: EndPhase, last: EntryId) -> list[EndEffect]:
-        """Ask each bookie of the last ensemble for the entries above the LAC, all of which are in the last fragment."""
+        """Ask each bookie of the last ensemble for the entries above the LAC. All these entries are in the last
+        fragment."""
         assert self._record is not None
         first, last = self.lac + 1, min(last, ENTRY_ID_MAX)
         if first > last:
@@ -155,7 +161,8 @@ class QuorumEnd:
         return [*effects, *self._all_answered()] if window.all_finished else effects
 
     def _count(self, index: int, window: Window, event: ev.FramesRead) -> None:
-        """Count the entries of a part of an answer if the bookie belongs to their write sets. Raises IntegrityError."""
+        """Note which entries of its write sets the bookie returned in this part of its answer. Raises
+        IntegrityError."""
         assert self._record is not None
         value = self._record.value
         batches = window.verified(event.request, event.frames, self.digester, always=True)

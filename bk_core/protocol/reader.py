@@ -4,13 +4,15 @@
 Sources: protocol document "Writing to ledgers" (read up to the LAC), overview "If an entry is missing or invalid (a bad
 MAC for example), the client will make a request to a different bookie"; rules P4, MUST 4, MUST 14.
 
-The range ends at the LAC or at the last entry of a closed ledger, so each entry of it exists. If the whole write set
-denies an entry, it is lost: an error, never skipped. If no replica gives an entry and not all deny it, the read fails.
+The range ends at or below the LAC, or the last entry of a closed ledger, so each entry of the range exists. An entry
+that its whole write set denies is lost: the read fails, and never skips the entry. The read also fails if no replica
+gives an entry although some replica does not deny it.
 
-The reader asks the fewest bookies that together hold a window of ids: one bookie where E = Qw, every Qw-th index where
-entries are striped. The next window uses other bookies. It then asks the other replicas for missing entries, one
-replica at a time. A bookie that is silent for ``speculative_ms`` is late: other bookies are asked too, and the first
-good answer wins. The late request goes on: a busy bookie would first finish a cancelled one.
+The reader first asks the fewest bookies that together hold a window of ids: one bookie if E = Qw, every Qw-th index if
+entries are striped. Then it asks the other replicas for missing entries, one replica at a time. Where entries are
+striped, the next window uses other bookies. A bookie that sends nothing for ``speculative_ms`` is late. The reader then
+asks other bookies too, and the first good answer wins. It does not cancel the late request, because a busy bookie would
+finish the cancelled request before it begins the next one.
 """
 
 from __future__ import annotations
@@ -32,15 +34,18 @@ from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 ReadEvent: TypeAlias = ev.ReadEvent | ev.TimerFired
 ReadEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.DeliverBatch | ev.FinishRead | ev.Fail | ev.SetTimer
 
-WINDOW_IDS = 1 << 18
+WINDOW_IDS = 1 << 18  # the maximum number of entry ids in a window
 PASSES = 3
-"""All replicas of an entry are asked this many times before it is unreadable."""
+"""The number of times that the reader asks all replicas of an entry before it fails with EntryUnreadableError."""
 
 
 class RangeRead:
-    """Reads the entries ``first`` to ``last`` of one ledger. ``prefer`` turns the ring of ensemble indices, so that
-    readers spread over the bookies. Bookies in ``avoid`` are asked last. ``suspects`` are the bookies that failed or
-    were late. ``verify_each``: check the digest of each entry, too. ``parts``: read these instead of whole entries."""
+    """Reads the entries ``first`` to ``last`` of one ledger.
+
+    ``prefer`` turns the ring of ensemble indices, so that readers spread over the bookies. Bookies in ``avoid`` are
+    asked last. With ``verify_each`` the digest of each entry is checked, too. With ``parts`` only these parts of the
+    entries are read. ``suspects`` are the bookies that failed or were late.
+    """
 
     def __init__(
         self,
@@ -70,8 +75,8 @@ class RangeRead:
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
         self._request = 0
-        self._reach = 0  # how many ids after the first missing one a request for a gap covers
-        self._said: dict[int, str] = {}  # index → its answer about `next`: "" is ABSENT, else why UNKNOWN
+        self._reach = 0  # the number of ids after the first missing one that a request for a gap covers
+        self._said: dict[int, str] = {}  # index → its answer about entry `next`: "" is ABSENT, a text says why UNKNOWN
         self._passes = 0
         self._fragment = -1
 
@@ -102,15 +107,16 @@ class RangeRead:
 
     # --- asking ------------------------------------------------------------------------------------------------------
     def _open_window(self, answers: Mapping[int, Answer] = MappingProxyType({})) -> list[ReadEffect]:
-        """Begin the next window, or end the read. ``answers`` are those to the last window that concern the next entry:
-        their bookies are not asked for it again. Otherwise each gap and each slow bookie would cost all the rest."""
+        """Begin the next window, or end the read. ``answers`` are the answers in the last window that concern the next
+        entry. Their bookies are not asked for that entry again, or they would repeat the rest of the window for each
+        gap and each late bookie."""
         if self.next > self.last:
             self.done = True
             return [ev.FinishRead()]
         window = self._new_window()
         window.answers.update(answers)
         asks = self._ask_more(window)
-        if not asks and window.pending():  # the last bookie that may have the next entry is still to answer
+        if not asks and window.pending():  # only bookies that may have the next entry still have to answer
             return [ev.SetTimer("late", self.speculative_ms)]
         return asks or self._exhausted()
 
@@ -125,9 +131,10 @@ class RangeRead:
         return self._window
 
     def _ask_more(self, window: Window) -> list[ReadEffect]:
-        """Ask bookies that were not asked in this window. If all bookies asked before have failed, ask several for all
-        the rest. Otherwise ask one for the gap; with each further gap in a row the request covers more ids after the
-        gap. Return nothing if no bookie is left that may have the first missing entry."""
+        """Ask bookies that were not asked in this window. If all bookies that were asked for the next entry have failed
+        or were late, ask several bookies for the rest of the window. Otherwise ask one bookie for the gap; with each
+        gap in a row the request covers more ids after the gap. Return no effect if no bookie is left that may have the
+        first missing entry."""
         wanted = window.run_end()
         asked = {answer.index for answer in window.answers.values()}
         fresh = [index for index in self._replicas(wanted) if index not in self._said and index not in asked]
@@ -146,7 +153,8 @@ class RangeRead:
         return [*asks, ev.SetTimer("late", self.speculative_ms)]
 
     def _cover(self) -> list[int]:
-        """Return the fewest indices that together hold every id; where there is a choice, none to be avoided."""
+        """Return the fewest indices that together hold every id. Choose no index whose bookie is avoided if there is a
+        choice."""
         size, write_quorum = self.metadata.ensemble_size, self.metadata.write_quorum_size
         chosen: list[int] = []
         residue, covered = self.prefer, 0
@@ -176,7 +184,7 @@ class RangeRead:
         return quorum.write_set(entry_id, self.metadata.ensemble_size, self.metadata.write_quorum_size)
 
     def _look_for_late(self, window: Window) -> list[ReadEffect]:
-        """Ask other bookies in place of those that sent nothing since the last look, ``speculative_ms`` ago."""
+        """Ask other bookies in place of the bookies that sent nothing since the last check, ``speculative_ms`` ago."""
         silent = [answer for _, answer in window.pending() if not answer.heard]
         for _, answer in window.pending():
             answer.heard = False
@@ -188,7 +196,7 @@ class RangeRead:
         return [ev.SetTimer("late", self.speculative_ms)] if window.pending() else []
 
     def _exhausted(self) -> list[ReadEffect]:
-        """Ask all replicas again after a pause, or fail, because no replica gave the next entry."""
+        """Ask the replicas again after a pause, or fail. The driver comes here when no replica gave the next entry."""
         said = {self._bookie(index): self._said[index] for index in self._replicas(self.next)}
         entry, lost = f"entry {self.next} of ledger {self.digester.ledger_id}", not any(said.values())
         self._passes += 1
@@ -238,8 +246,8 @@ class RangeRead:
         return ev.DeliverBatch(batch)
 
     def _settle(self, window: Window) -> list[ReadEffect]:
-        """Act on the end of an answer. If the window is complete, or only late bookies are awaited, deliver the entries
-        before the first gap and ask for the missing ones."""
+        """Act on the end of an answer. If the window is complete, or only late bookies still have to answer, deliver
+        the entries before the first gap and ask for the missing ones."""
         waiting = any(not answer.late for _, answer in window.pending())
         if waiting and window.run_end() <= window.last:
             return []
@@ -257,7 +265,7 @@ class RangeRead:
         return [*effects, *cancelled, *self._open_window(kept)]
 
     def _concerns_next(self, answer: Answer) -> bool:
-        """Return whether the answer may still give the next entry, or says why its bookie does not."""
+        """Return whether the answer may still give the next entry, or says why its bookie does not give it."""
         if not answer.finished:
             return answer.last >= self.next
         return answer.answers(self.next) and answer.index in self._said and not answer.failed

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recovery: fence a ledger, find its end, make it whole, close it. Pure.
+"""Recovers a ledger: fences it, finds its end, completes its copies and closes it. Pure.
 
 Sources: protocol document "Closing a ledger as a reader"; TLA actions ClientStartsRecovery, ClientReceivesFencing-
 ReadLacResponse, ClientSendsRecoveryReadRequests, ClientReceivesRecoveryReadResponse, ClientWritesBackEntry,
 RecoveryClientChangesEnsemble, RecoveryClientClosesLedger; rules P4 to P7, MUST 9, MUST 10.
 
-CLAIM: write IN_RECOVERY into the ledger's record; the version that this makes is the attempt's epoch. FENCE the last
-ensemble until every ack quorum has a bookie that answered. READ on from the highest proven LAC with fencing reads and
-write every entry back unchanged; stop at the first entry that enough bookies deny to exclude an ack quorum for it.
-CLOSE: write CLOSED against exactly the claimed version. Reads go to the ensemble as it was at the claim; ensemble
-changes stay in memory until the close. If an entry can neither be found nor ruled out, recovery stops and the ledger
-stays IN_RECOVERY. A recoverer that finds the ledger closed by another client adopts that end (MUST 10).
+In the phase CLAIM the recovery writes IN_RECOVERY into the ledger's record; the version of that write is the epoch of
+the attempt. In FENCE it fences the last ensemble until every ack quorum has a bookie that answered. In READ it reads
+with fencing reads, from the entry after the highest proven LAC on, and writes every entry back unchanged. It stops at
+the first entry that enough bookies deny, so that the entry cannot have an ack quorum. In CLOSE it writes CLOSED by
+compare-and-set on the epoch. Reads go to the ensemble as it was at the claim. Ensemble changes stay in memory until the
+close. If an entry can neither be found nor ruled out, the recovery stops and the ledger stays IN_RECOVERY. A recovery
+that finds the ledger closed by another client adopts that end (MUST 10).
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ class Phase(enum.Enum):
     CLAIM = "claim"
     FENCE = "fence"
     READ = "read"
-    LENGTH = "length"  # the end is the LAC: read its entry, which holds the ledger's length
+    LENGTH = "length"  # the end is the LAC; the entry there is read, because it holds the ledger's length
     DRAIN = "drain"  # the end is known; some entries are not written back yet
     CLOSE = "close"
-    WAIT = "wait"  # another recoverer is at work
+    WAIT = "wait"  # another client recovers the ledger
     DONE = "done"
 
 
 class LedgerRecovery:
-    """One recovery of one ledger, with all its attempts. :meth:`step` takes one event and returns effects."""
+    """The machine of one recovery of one ledger, with all its attempts. :meth:`step` takes one event and returns
+    effects."""
 
     def __init__(
         self, digester: Digester, *, config: RecoveryConfig, new_session: Callable[[], int], random: RandomSource
@@ -68,7 +70,7 @@ class LedgerRecovery:
         self.phase = Phase.CLAIM
         self.attempt = 0
         self.metadata: Versioned[LedgerMetadata] | None = None  # the record as last read or written
-        self.frozen: LedgerMetadata | None = None  # the record as this attempt claimed it: reads go to its ensembles
+        self.frozen: LedgerMetadata | None = None  # the record as this attempt claimed it; reads go to its ensembles
         self.recovered = 0
         self._query: LacQuery | None = None
         self._write_back: WriteBack | None = None
@@ -79,8 +81,8 @@ class LedgerRecovery:
         self._intent: LedgerMetadata | None = None
         self._metadata_retries = 0
         self._answer_lost = False  # the last write may have been applied
-        self._claimed_from = -1  # version that the claim was written against
-        self._epoch = -1  # version that the claim made
+        self._claimed_from = -1  # the version before the claim
+        self._epoch = -1  # the version that the claim made
 
     @property
     def _claimed(self) -> LedgerMetadata:
@@ -158,13 +160,13 @@ class LedgerRecovery:
         return self._wait()
 
     def _wait(self) -> list[RecoveryEffect]:
-        """Wait, so that another recoverer, which has a newer epoch, can finish (P7)."""
+        """Wait, so that another client's recovery, which has a newer epoch, can finish (P7)."""
         effects = self._drop_work()
         self.phase = Phase.WAIT
         return [*effects, ev.BackOff(2.0 + 2.0 * self.random.random())]
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[RecoveryEffect]:
-        """Read the record again after an error or a conflict (None). It is read at once after the first conflict."""
+        """Read the record again after an error or a conflict (None). There is no pause after the first conflict."""
         self._metadata_retries += 1
         self._answer_lost = error is not None and (self._answer_lost or error.outcome is Outcome.UNKNOWN)
         if error is not None and not isinstance(error, MetadataUnavailableError):
@@ -195,7 +197,7 @@ class LedgerRecovery:
         query = self._query
         if query is None or not query.asked(event):
             return []
-        query.hear(event)  # even if the answer is late: it may show that its bookie lacks entries
+        query.hear(event)  # a late answer matters too: it may show that its bookie lacks entries
         if self.phase is not Phase.FENCE:
             return []
         if isinstance(event, ev.LacFailed) and event.reason is Reason.UNAUTHORIZED:
@@ -250,7 +252,8 @@ class LedgerRecovery:
         return effects + (self._decide(window) if self.phase is Phase.READ else self._decide_length(window))
 
     def _decide(self, window: Window) -> list[RecoveryEffect]:
-        """Take the entries found, in order. Then decide: the end is found, or more answers are awaited, or we abort."""
+        """Write back the entries that were found, in order. Then decide about the first missing entry: the ledger ends
+        before it, or more answers are needed, or the recovery stops."""
         assert self._write_back is not None
         if self._write_back.delivery.retained_bytes > self.config.write_back_bytes_max:
             return []  # the next acks call this again
@@ -321,11 +324,11 @@ class LedgerRecovery:
             assert self._length is not None
             self.phase, self._metadata_retries = Phase.CLOSE, 0
             self._intent = self._with_changes().closed_at(self._end, self._length)
-            return [*done, *self._drop_work(), *self._write_close()]  # from here on a failing bookie does not matter
+            return [*done, *self._drop_work(), *self._write_close()]  # a bookie that fails from here on does not matter
         return done
 
     def _lagging(self) -> list[BookieId]:
-        """Return the bookies that, when they were fenced, lacked entries that were already confirmed."""
+        """Return the bookies that lacked confirmed entries at the moment when they were fenced."""
         assert self._query is not None
         heard = ((self._query.ensemble[index], last) for index, last in self._query.known.items())
         return [bookie for bookie, last in heard if last < last_of(self._claimed, bookie, self._lac)]
@@ -335,7 +338,8 @@ class LedgerRecovery:
         return [ev.WriteMetadata(self._intent, self._epoch)]
 
     def _with_changes(self) -> LedgerMetadata:
-        """Return the claimed metadata with this recovery's ensemble changes, except fragments that got no entry."""
+        """Return the claimed metadata with this recovery's ensemble changes. New fragments without an entry are left
+        out."""
         assert self._write_back is not None
         changed, kept = self._write_back.metadata, len(self._claimed.fragments)
         used = tuple(f for i, f in enumerate(changed.fragments) if i < kept or f.first_entry_id <= self._end)
@@ -352,7 +356,8 @@ class LedgerRecovery:
         return effects if write_back is None else [*effects, *write_back.stop()]
 
     def _abort(self, why: str, remedy: str = "bring these bookies back and try again") -> list[RecoveryEffect]:
-        """Stop; the ledger stays IN_RECOVERY. No client has seen an end, so a later recovery may succeed (MUST 9)."""
+        """Stop and leave the ledger IN_RECOVERY. No client has seen an end, so a later recovery may succeed (MUST
+        9)."""
         what = f"recovery of ledger {self.digester.ledger_id} could not finish: {why}"
         return self._fail(RecoveryInconclusiveError(what, remedy=remedy, outcome=Outcome.NOT_APPLIED))
 

@@ -13,7 +13,7 @@ from bk_core.wire.lane.reasons import Reason
 def refusal_error(
     reason: Reason, bookie: BookieId, ledger_id: LedgerId, lac: EntryId, lap: EntryId, message: str = ""
 ) -> err.BookKeeperError | None:
-    """Return the error that ends the writer, or None if the refusal is about the bookie and not about the ledger."""
+    """Return the error that ends the writer, or None if the refusal concerns only the bookie."""
     if reason is Reason.FENCED:
         return fenced_error(ledger_id, f"bookie {bookie} refused an add", lac, lap)
     if reason is Reason.UNAUTHORIZED:
@@ -60,8 +60,8 @@ def overdue_error(ledger_id: LedgerId, lac: EntryId, lap: EntryId, when: str, va
 
 
 def unknown_error(error: err.BookKeeperError) -> err.BookKeeperError:
-    """Return a copy of the store's error with outcome UNKNOWN, for a writer or a recovery that it ended: entries are in
-    flight, and a close whose answer was lost may have been applied (MUST 8, MUST 11)."""
+    """Return a copy of the metadata store's error with outcome UNKNOWN, for a writer or a recovery that the error ends.
+    Entries may be in flight, and a close may have been applied although its answer was lost (MUST 8, MUST 11)."""
     again = copy(error)
     again.outcome, again.__cause__ = err.Outcome.UNKNOWN, error.__cause__
     return again

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes verified entries of a recovery back to their write sets, unchanged, with adds that pass fences. Pure.
 
-Source: TLA actions ClientWritesBackEntry, RecoveryClientChangesEnsemble; P6, P7. A bookie that fails is replaced in
-this recovery's own copy of the metadata; the change reaches the store only with the close (MUST 9, D3). Without a
-spare, the recovery goes on while every write set has an ack quorum; bookies that then lack entries are marked.
+Source: TLA actions ClientWritesBackEntry, RecoveryClientChangesEnsemble; P6, P7. The machine replaces a bookie that
+fails in its copy of the metadata; the change reaches the metadata store only with the close (MUST 9, D3). Without a
+spare bookie the recovery continues while every write set has an ack quorum. Bookies that then lack entries are marked
+as underreplicated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ WriteBackEffect: TypeAlias = ev.SessionEffect | ev.ReadBookies | ev.SetTimer | e
 
 
 class WriteBack:
-    """Writes entries above ``confirmed`` to all Qw bookies; ``problem`` says why it cannot go on."""
+    """Writes the entries above ``confirmed`` to their write sets. If this becomes impossible, ``problem`` says why."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class WriteBack:
         self.problem: str | None = None
         self.delivery = Delivery(metadata, confirmed=confirmed, mode=AttachMode.RECOVER, new_session=new_session)
         self._keeper = SessionKeeper(self.delivery, config)
-        self._complete = False  # whether no more entries follow
+        self._complete = False  # whether all entries were pushed
         self._lingered = False
         self._replacing: tuple[int, ...] = ()
         self._failed: list[int] = []
@@ -51,12 +52,13 @@ class WriteBack:
 
     @property
     def replaced_bookies(self) -> tuple[BookieId, ...]:
-        """The bookies that are about to be replaced."""
+        """The failed bookies for which the machine is looking for spares."""
         return tuple(self.delivery.lanes[index].bookie for index in self._replacing)
 
     @property
     def finished(self) -> bool:
-        """Whether every entry has an ack quorum and either all its copies or the linger time is over."""
+        """Whether every entry has an ack quorum, and either every entry has all its copies or the linger time is
+        over."""
         return (
             self._complete
             and not self._replacing
@@ -65,7 +67,7 @@ class WriteBack:
         )
 
     def push(self, batch: EntryBatch) -> list[WriteBackEffect]:
-        """Write these entries back. They must follow the last ones pushed."""
+        """Write these entries back. They must follow the entries of the last push."""
         effects: list[WriteBackEffect] = []
         sizes = self.metadata.ensemble_size, self.metadata.write_quorum_size
         for part in pieces(batch):
@@ -121,9 +123,9 @@ class WriteBack:
                 self.delivery.replace(index, chosen[index], first - 1)
                 effects += self._keeper.replaced(index)
             else:
-                self._failed.append(index)  # there is no spare for it: the next search gives it up
+                self._failed.append(index)  # there was no spare for it; the next search abandons its lane
         return effects + self._look_for_spares()
 
     def look_again(self) -> list[WriteBackEffect]:
-        """Read the bookies again, after that call failed."""
+        """Read the bookies again after the last attempt to read them failed."""
         return [ev.ReadBookies()] if self._replacing else []

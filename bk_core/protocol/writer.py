@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer of one ledger as a pure machine: striping, acks, confirmed id, LAC, ensemble change, close.
+"""Writes one ledger: stripes entries, counts acks, moves the LAC, changes ensembles and closes the ledger. Pure.
 
 Sources: protocol document "Writing to ledgers", "Closing a ledger as a writer"; TLA actions
 ClientSendsAddEntryRequests, ClientReceivesAddConfirmedResponse, ClientReceivesAddFencedResponse,
@@ -9,8 +9,9 @@ States: OPEN → CLOSING → CLOSED, or FAILED from any state. During an ensembl
 because the first entry id of the new fragment is LAC + 1. A fenced writer stops for good: it sends and confirms nothing
 more, and every append that is still waiting fails with outcome UNKNOWN (MUST 11).
 
-With ``deferred_sync`` bookies ack entries before they sync them. Acks end appends, but the LAC moves only over entries
-that a force has made durable (P12). Nothing else changes: frames above the LAC are kept, and are sent again if needed.
+With ``deferred_sync`` bookies ack entries before they sync them. An append ends when its entries are acked, but the LAC
+moves only over entries that a force has made durable (P12). The writer keeps all frames above the LAC, and re-sends
+them if needed.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class WriterState(enum.Enum):
 
 @dataclass(slots=True)
 class EnsembleChange:
-    """Replaces the bookies at ``indices`` from ``first_entry_id`` on. ``ensemble`` is set once the new bookies are
-    chosen, ``intent`` once the compare-and-set is under way."""
+    """One replacement of the bookies at ``indices`` from ``first_entry_id`` on. ``ensemble`` is set once the new
+    bookies are chosen, ``intent`` once the compare-and-set was sent."""
 
     first_entry_id: EntryId
     indices: tuple[int, ...]
@@ -62,10 +63,10 @@ class EnsembleChange:
 
 
 class LedgerWrite:
-    """The machine: :meth:`step` takes one event and returns effects.
+    """The machine that writes one ledger. :meth:`step` takes one event and returns effects.
 
-    ``lac`` is the last entry confirmed, ``lap`` the last entry sent; ``length`` counts payload bytes up to ``lap``.
-    ``acked``, the last entry acked, is the LAC unless syncs are deferred.
+    ``lac`` is the last entry confirmed and ``lap`` the last entry sent. ``length`` counts payload bytes up to ``lap``.
+    ``acked`` is the last entry acked; without deferred syncs it is the LAC.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class LedgerWrite:
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
         self._acked: EntryId = NO_ENTRY
-        self.forced_to: EntryId = NO_ENTRY  # forces shall make entries durable up to this id
+        self.forced_to: EntryId = NO_ENTRY  # the last id that forces shall make durable
         self.length = 0
         self.delivery = Delivery(
             metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session, deferred=deferred_sync
@@ -93,7 +94,7 @@ class LedgerWrite:
         self._keeper = SessionKeeper(self.delivery, config)
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices whose bookie has failed
-        self._urgent = False  # a bookie became read-only: replace it at once, even with `delay_ensemble_change`
+        self._urgent = False  # a bookie became read-only; replace it now, even with `delay_ensemble_change`
         self._resting = False  # no spare was found: the timer "spares" starts the next search
         self._changes = 0  # ensemble changes since an entry was confirmed; bounded (MUST 12)
         self._gone: list[BookieId] = []  # replaced since then; not chosen again, or two dead bookies would alternate
@@ -117,7 +118,7 @@ class LedgerWrite:
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes of frames kept for bookies that may still need them."""
+        """The number of bytes of the frames that are kept for bookies that may still need them."""
         return self.delivery.retained_bytes
 
     @property
@@ -177,7 +178,7 @@ class LedgerWrite:
         return [*self.delivery.force(self.forced_to)] if self.delivery.deferred else []
 
     def _evaluate(self) -> list[WriterEffect]:
-        """Move the LAC as far as the ack quorums allow; not during an ensemble change (MUST 6)."""
+        """Move the LAC as far as the ack quorums allow, except during an ensemble change (MUST 6)."""
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
@@ -216,8 +217,9 @@ class LedgerWrite:
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
     def _start_change(self) -> list[WriterEffect]:
-        """Start one ensemble change, unless one is under way; the next one replaces bookies that fail meanwhile. While
-        every write set has an ack quorum left, it may be put off; then no packets are kept for the failed bookies."""
+        """Start an ensemble change, unless one is under way; bookies that fail meanwhile are replaced by the next one.
+        While every write set has an ack quorum left, the change may be put off. Then no packets are kept for the failed
+        bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
         if self.state is WriterState.CLOSING and self.settled:
@@ -250,8 +252,9 @@ class LedgerWrite:
         return effects + self._write_change(change)
 
     def _no_spare(self, error: BookKeeperError) -> list[WriterEffect]:
-        """Close if the writer is closing and every entry is confirmed. Otherwise fail; or, if
-        ``allow_degraded_writes``, go on with the bookies that are left and look for spares again later."""
+        """Handle an ensemble change for which there are too few bookies. Close if the writer is closing and every entry
+        is confirmed. With ``allow_degraded_writes``, continue with the bookies that are left and look for spares later.
+        Otherwise fail."""
         self.change = None
         if self.state is WriterState.CLOSING and self.delivery.confirmed() == self.lap:
             return self._evaluate()
@@ -269,7 +272,8 @@ class LedgerWrite:
         return [ev.WriteMetadata(change.intent, self.metadata.version)]
 
     def _change_written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Void the acks of replaced bookies, re-send to the new ones, then move the LAC: in this order (MUST 6)."""
+        """Void the acks of the replaced bookies, re-send to the new ones, then move the LAC. The order matters (MUST
+        6)."""
         change, self.change = self.change, None
         assert change is not None
         assert change.ensemble is not None
@@ -302,7 +306,8 @@ class LedgerWrite:
         return self._change_written(metadata) if self._close_intent is None else self._closed(metadata)
 
     def _reread(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Settle a conflict or a lost answer (MUST 8): the record is what we wrote, or we write again, or we fail."""
+        """Settle a conflict or a lost answer by the record as it is now (MUST 8). If it is the record that we wrote,
+        the write succeeded. Otherwise write again or fail."""
         value, intent = metadata.value, self._close_intent or (self.change and self.change.intent)
         if intent is not None and value == intent:
             return self._written(metadata)
@@ -317,7 +322,7 @@ class LedgerWrite:
         return self._fail(fenced_error(self.ledger_id, f"its metadata says {value.state.name}", self.lac, self.lap))
 
     def _metadata_retry(self, error: BookKeeperError | None) -> list[WriterEffect]:
-        """Read the record again after an error or a conflict (None). It is read at once after the first conflict."""
+        """Read the record again after an error or a conflict (None). There is no pause after the first conflict."""
         self._metadata_retries += 1
         over = self._metadata_retries > self.config.metadata_retries_max
         if error is not None and (over or not isinstance(error, MetadataUnavailableError)):
@@ -340,7 +345,8 @@ class LedgerWrite:
         return self.state is WriterState.CLOSING and self.settled and not self._close_intent and not self.change
 
     def _continue_close(self) -> list[WriterEffect]:
-        """Close once every entry is confirmed and either has all its copies or the linger time is over (P8)."""
+        """Close once every entry is confirmed, and either every entry has all its copies or the linger time is over
+        (P8)."""
         if not self._may_close or (self._lingering and self.delivery.owing):
             return []
         if not self.delivery.owing:
@@ -364,7 +370,8 @@ class LedgerWrite:
         return [*self._stop(), ev.FinishClose(metadata)]
 
     def _closed_elsewhere(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Decide after a recoverer closed the ledger: its close is our success if its last entry is ours (MUST 8)."""
+        """Decide what our close means after another client recovered and closed the ledger. It succeeded if both closes
+        have the same last entry (MUST 8)."""
         value = metadata.value
         if value.last_entry_id == self.lac:
             return self._closed(metadata)
@@ -391,8 +398,8 @@ class LedgerWrite:
         return effects
 
     def _deadline(self) -> list[WriterEffect]:
-        """Fail the writer if an entry that was sent ``add_quorum_timeout_ms`` ago has no ack quorum, or an entry whose
-        force was wanted then is not confirmed, for any reason."""
+        """Fail the writer if an entry that was sent ``add_quorum_timeout_ms`` ago has no ack quorum, whatever the
+        reason, or if an entry that a force was to make durable then is not confirmed."""
         pushed, forced = self._owed_by[0]
         full = len(self._owed_by) == self._owed_by.maxlen
         if full and (self.acked < pushed or self.lac < forced):

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINES_MAX = 2_850
+LINES_MAX = 2_900
 
 
-def test_the_protocol_is_under_2850_lines() -> None:
+def test_the_protocol_is_under_2900_lines() -> None:
     lines = {path.name: len(path.read_text().splitlines()) for path in (ROOT / "bk_core" / "protocol").glob("*.py")}
 
     assert len(lines) > 5

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts lost copies of a ledger back (decision 0049). Pure."""
+"""Restores the missing copies of a ledger (decision 0049). Pure."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans which copies to move so that all disks of a cluster are filled alike. Pure (decision 0051).
+"""Plans which copies to move so that all disks of a cluster have the same used share. Pure (decision 0051).
 
-A plan counts the bytes that records assign to a bookie, not the used space of its disk. A disk holds moved copies until
-its bookie has collected them, so a plan by disks would move the same copies again and again. A second plan by records,
-made after the first one, is empty.
+A plan counts the bytes that the ledgers' records assign to a bookie, not the used space of its disk. A disk holds a
+moved copy until garbage collection removes it, so a plan by disk space would move the same copies again and again. By
+records, a second plan after the first one is empty.
 
-A move takes a bookie out of all fragments of a closed ledger, because the space comes back only when no fragment names
-the bookie. A move is made only if the target is in none of these fragments. Afterwards no write set may have fewer
-racks than the policy wants; if racks are not enforced, it may have as few as before. The first move is the largest one
-that makes source and target more alike and does not leave the target fuller than the source.
+A move takes a bookie out of all fragments of a closed ledger, because the space is freed only when no fragment names
+the bookie. The target must be in none of these fragments. After the move each write set must have as many racks as the
+policy wants; if racks are not enforced, as many as before the move are enough. Each move is the largest one that does
+not leave the target fuller than the source.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from bk_core.placement import FLAT, Landscape
 from bk_core.protocol.replication.copies import fragments_of, size_of
 
 LEDGERS_MAX = 100_000
-"""The maximum number of ledgers that a plan keeps in memory, at about a kilobyte each. It keeps the longest ones."""
+"""The maximum number of ledgers that a plan keeps in memory, at about a kilobyte each. The plan keeps the longest
+ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A bookie as a plan sees it. ``takes`` says whether copies may be moved to it; they may always be moved away."""
+    """A bookie's disk in a plan: ``total`` is its size in bytes. ``takes`` says whether copies may be moved to the
+    bookie; copies may always be moved away from it."""
 
     bookie: BookieId
     total: int
@@ -38,8 +40,8 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One move: ``source`` holds copies of those fragments of the ledger that begin at ``fragments``, and ``target`` is
-    to hold them instead."""
+    """One move of a plan. ``fragments`` are the first entry ids of the ledger's fragments that name ``source``;
+    ``target`` will take its place in them. ``size`` estimates the bytes to copy."""
 
     ledger_id: LedgerId
     source: BookieId
@@ -49,8 +51,8 @@ class Move:
 
 
 class Assigned:
-    """The sum of many records: the bytes that they assign to each bookie (``used``), and the ledgers that may be
-    moved."""
+    """Sums up the records of many ledgers. ``used`` counts the bytes that they assign to each bookie. :meth:`ledgers`
+    yields the ledgers that may be moved; ``left_out`` counts those for which there was no space."""
 
     def __init__(self, ledgers_max: int = LEDGERS_MAX) -> None:
         self.used: Counter[BookieId] = Counter()
@@ -97,8 +99,8 @@ def plan_moves(
     moves_max: int = 10_000,
     bytes_max: int | None = None,
 ) -> MovePlan:
-    """Plan moves until the used shares of all disks differ by no more than ``tolerance``, a limit is reached, or no
-    further move helps."""
+    """Plan moves until the used shares of all disks differ by no more than ``tolerance``, until a limit is reached, or
+    until no further move helps."""
     known = sorted((disk for disk in disks if disk.total > 0), key=lambda disk: disk.bookie)
     before = {disk.bookie: assigned.used[disk.bookie] for disk in known}
     plan = MovePlan(before=before, after=dict(before))
@@ -117,7 +119,7 @@ def plan_moves(
 
 
 class _Planner:
-    """The state of one plan. ``used`` changes with each move."""
+    """Chooses the moves of one plan. ``used`` holds the assigned bytes of each bookie and changes with each move."""
 
     def __init__(
         self, disks: Sequence[Disk], used: dict[BookieId, int], assigned: Assigned, landscape: Landscape
@@ -126,7 +128,7 @@ class _Planner:
         self._takes = [disk.bookie for disk in disks if disk.takes]
         self._used, self._landscape = used, landscape
         self._values = dict(assigned.ledgers())
-        self._done: dict[LedgerId, None] = {}  # moved ledgers get no second move: the first changes their record
+        self._done: dict[LedgerId, None] = {}  # moved ledgers; each moves once, as a move changes its record
         of: dict[BookieId, list[tuple[int, LedgerId]]] = {bookie: [] for bookie in self._total}
         for ledger_id, value in self._values.items():
             for bookie in dict.fromkeys(b for fragment in value.fragments for b in fragment.ensemble):
@@ -138,14 +140,14 @@ class _Planner:
         return self._used[bookie] / self._total[bookie]
 
     def spread(self) -> float:
-        """Return by how much the fullest bookie's used share exceeds that of the emptiest bookie that takes copies."""
+        """Return the used share of the fullest bookie minus that of the emptiest bookie that takes copies."""
         if not self._takes:
             return 0.0
         return max(map(self.share, self._total)) - min(map(self.share, self._takes))
 
     def best(self, room: int | None) -> Move | None:
-        """Return the largest move that helps, from the fullest bookie that has one, to the emptiest that can take
-        it."""
+        """Return the next move, or None if no move helps. The source is the fullest bookie that has a useful move, the
+        target the emptiest bookie that can take one, and the ledger the largest that fits."""
         targets = sorted(self._takes, key=lambda bookie: (self.share(bookie), bookie))
         for source in sorted(self._total, key=lambda bookie: (-self.share(bookie), bookie)):
             for target in targets:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out which entries of a fragment one of its bookies lacks. Pure.
 
-The bookie's entries are read and verified; its own report does not count. An entry that is absent, unknown or damaged
-is missing: here these are all the same. Ids that the bookie did not answer are asked for again.
+The check reads and verifies the bookie's entries; the bookie's own report of missing entries does not count. An entry
+that the bookie answers as ABSENT or UNKNOWN, or whose digest fails, counts as missing. The check asks again for ids
+that the bookie did not answer.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ CheckEvent: TypeAlias = ev.SessionEvent | ev.ReadEvent | ev.TimerFired | BudgetG
 CheckEffect: TypeAlias = ev.SendRead | ev.CancelRead | ev.SetTimer | ev.CancelTimer | SpendBudget
 
 TRIES = 3
-"""How many requests in a row a bookie may leave unanswered before it counts as unreachable."""
+"""The number of requests in a row without an answer after which the check ends with a ``problem``."""
 
 GAP_MAX = 64
+"""Missing ids at most this far apart are in one range: it costs less to copy the ids between them again."""
 RANGES_MAX = 1_000
-"""Missing ranges that are at most GAP_MAX ids apart become one range. If there are more than RANGES_MAX ranges, all
-become one."""
+"""The maximum number of ranges of missing ids. If there are more, all are joined into one range, so that the list stays
+short."""
 
 
 class CopyCheck:
-    """Reads the entries ``first`` to ``last`` from the bookie at ``index``. Once it is ``done``, ``lacking`` is
-    complete, and ``unsure`` says whether the bookie answered UNKNOWN for some entries. ``problem`` says why the bookie
-    cannot be read."""
+    """Reads the entries ``first`` to ``last`` from the bookie at ``index``. Once the check is ``done``, ``lacking``
+    holds the ranges of missing ids, and ``unsure`` says whether the bookie answered UNKNOWN for some ids. If the bookie
+    cannot be read, ``problem`` says why."""
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class CopyCheck:
         try:
             for batch in window.verified(event.request, event.frames, self._digester, always=True):
                 window.add(batch)
-        except IntegrityError:  # the rest of the window counts as damaged: one copy too many does no harm
+        except IntegrityError:  # the rest of the window counts as damaged: copying a good entry again does no harm
             return [ev.CancelRead(event.request), *self._judge(window, window.last)]
         return []
 
@@ -130,7 +132,8 @@ class CopyCheck:
         return []
 
     def _judge(self, window: Window, through: EntryId) -> list[CheckEffect]:
-        """Note the missing entries up to ``through``, and go on. All the others came and passed their digest."""
+        """Note the missing entries up to ``through``, and begin the next request. All other entries came with a valid
+        digest."""
         size, write_quorum = self._sizes
         ids = window.missing(through)
         self._note(ids[(self.index - ids) % size < write_quorum])
@@ -147,7 +150,7 @@ class CopyCheck:
 
 
 def _runs(ids: npt.NDArray[np.int64]) -> Iterator[EntryRange]:
-    """Yield ascending ids as ranges; ids at most GAP_MAX apart are in one range."""
+    """Yield ascending ids as ranges. Ids that are at most GAP_MAX apart are in one range."""
     breaks = np.flatnonzero(np.diff(ids) > GAP_MAX)
     for run in np.split(ids, breaks + 1):
         if run.size:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out from a ledger's record how many bytes of copies are on one bookie, and what keeps them there. Pure.
 
-A drain asks this before it begins: a drain that cannot end is refused while nothing has changed. It asks again while it
-runs, so that it can say what it waits for (decision 0051). Bookies are chosen by the same rules as in a repair.
+A drain uses this before it begins, so that a drain that cannot end is refused before it changes anything. It uses it
+again while it runs, to report what it waits for (decision 0051). Replacements are chosen by the same rules as in a
+repair.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bk_core.quorum import write_set
 
 
 class Blocked(enum.Enum):
-    """Why a bookie cannot leave a ledger now."""
+    """The reason why a bookie cannot leave a ledger now."""
 
     NOTHING = ""
     WRITER = "it is open: its writer replaces the bookie at its next entry, or closes the ledger"
@@ -30,7 +31,8 @@ class Blocked(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopiesLeft:
-    """A ledger whose record names the bookie. ``size`` is the number of bytes of its copies there, 0 if unknown."""
+    """A ledger whose record names the bookie. ``size`` is the number of bytes of its copies on that bookie, 0 if
+    unknown. ``blocked`` and ``detail`` say what keeps the copies there."""
 
     ledger_id: LedgerId
     size: int = 0
@@ -48,7 +50,7 @@ def end_of(value: LedgerMetadata, first: EntryId) -> EntryId | None:
 
 
 def fragments_of(value: LedgerMetadata, bookie: BookieId) -> Iterator[tuple[Fragment, EntryId | None]]:
-    """Yield the fragments that name the bookie, each with its last entry, None if it has no end yet."""
+    """Yield the fragments that name the bookie, each with its last entry, or with None if it has no end yet."""
     for fragment in value.fragments:
         if bookie in fragment.ensemble:
             yield fragment, end_of(value, fragment.first_entry_id)
@@ -68,8 +70,9 @@ def last_of(value: LedgerMetadata, bookie: BookieId, through: EntryId) -> EntryI
 
 
 def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
-    """Estimate how many bytes of the ledger the bookie holds. Return 0 while the ledger is open, because its record has
-    no length yet. The estimate takes all entries as equally long, and all members of an ensemble as equally full."""
+    """Estimate the bytes of the ledger that the bookie holds. The estimate assumes that all entries are equally long
+    and that all members of an ensemble hold equally many. Return 0 while the ledger is not closed, because its record
+    has no length yet."""
     if not value.is_closed or value.last_entry_id < 0:
         return 0
     entries = sum(end - fragment.first_entry_id + 1 for fragment, end in fragments_of(value, bookie) if end is not None)
@@ -80,7 +83,7 @@ def size_of(value: LedgerMetadata, bookie: BookieId) -> int:
 def copies_left(
     ledger_id: LedgerId, value: LedgerMetadata, bookie: BookieId, cluster: ClusterRead, random: RandomSource
 ) -> CopiesLeft | None:
-    """Return what keeps the bookie in this ledger, or None if no fragment names the bookie."""
+    """Return the bookie's copies of this ledger and what blocks their move, or None if no fragment names the bookie."""
     held = list(fragments_of(value, bookie))
     if not held:
         return None

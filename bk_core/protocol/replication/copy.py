@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies entries of one fragment to bookies that lack them. Pure.
 
-The entries are read from the bookies that the fragment names, verified, and written unchanged, with adds that pass
-fences (P6). A target acks entries when they are durable; the copy is ``done`` once every target has acked every entry.
-While too many bytes are not written yet, or the budget has not granted more, the effects of the reader wait. To the
-reader this looks like a slow driver.
+The machine reads the entries from the bookies that the fragment names, verifies them, and writes them unchanged, with
+adds that pass fences (P6). A target acks entries when they are durable. The copy is ``done`` once every target has
+acked every entry. The machine holds the reader's effects back while more than ``copy_bytes_max`` bytes wait for acks,
+or while the budget has not granted more. To the reader this looks like a slow driver.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ READ_TIMERS = ("late", "again")
 
 
 class FragmentCopy:
-    """Copies the entries ``first`` to ``last`` of a fragment to ``targets``, by index. ``error`` says why the entries
-    cannot be read. ``failed`` lists the targets that cannot be written to."""
+    """Copies the entries ``first`` to ``last`` of a fragment to ``targets``, which maps ensemble indices to bookies.
+    ``error`` is set if the entries cannot be read. ``failed`` lists the targets that do not take the entries."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class FragmentCopy:
             avoid=avoid,
             verify_each=True,
         )
-        self._requests: dict[int, None] = {}  # sent and not ended
+        self._requests: dict[int, None] = {}  # the reader's requests that were sent and have not ended
         self._held: list[ReadEffect] = []
         self._purse = Purse()
 
@@ -154,7 +154,7 @@ class FragmentCopy:
         return [*effects, *self._keeper.pushed()]
 
     def _release(self) -> list[CopyEffect]:
-        """Pass on the reader's effects once there is room and the budget has granted more."""
+        """Pass on the reader's effects if few enough bytes wait for acks and the budget has granted more."""
         if not self._held or self._delivery.retained_bytes > self._config.copy_bytes_max:
             return []
         if not self._purse.may_read:

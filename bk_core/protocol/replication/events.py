@@ -16,13 +16,14 @@ from bk_core.placement import FLAT, Landscape
 class Outcome(enum.Enum):
     """The result of a repair."""
 
-    REPLICATED = "replicated"  # the bookies that the mark names lack no entry, or the record does not name them
+    REPLICATED = "replicated"  # every bookie that the mark names lacks no entry, or has left the record
     DELETED = "deleted"  # there is no such ledger
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Read the ledger's record, as new as this call. Other repairs change even the record of a closed ledger."""
+    """Read the ledger's record, as new as this call, because other repairs change even the record of a closed
+    ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,13 @@ class ReadCluster:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
-    """The registered bookies. ``away``: bookies that are not registered but not away for long enough to count as lost.
-    ``incarnations``: the incarnation of each bookie that has one. ``leaving``: bookies that are being drained and keep
-    no copy. ``patient``: those of them that wait for the writers of open ledgers. ``quarantined``: bookies that failed
-    lately, which are chosen last."""
+    """The cluster's bookies, as read now. ``writable`` and ``read_only`` are registered.
+
+    The bookies in ``away`` are not registered, but have not been away long enough to count as lost. ``incarnations``
+    has the incarnation of each bookie that published one. The bookies in ``leaving`` are being drained and keep no
+    copy; those in ``patient`` are drained, too, but wait for the writers of open ledgers. The bookies in
+    ``quarantined`` failed lately and are chosen last.
+    """
 
     writable: tuple[BookieId, ...]
     read_only: tuple[BookieId, ...] = ()
@@ -47,15 +51,15 @@ class ClusterRead:
     landscape: Landscape = FLAT
 
     def life_of(self, bookie: BookieId) -> str | None:
-        """Return the incarnation of a registered bookie, empty if it has none, or None if the bookie is not
-        registered."""
+        """Return the incarnation of a registered bookie, or an empty text if it published none. Return None if the
+        bookie is not registered."""
         known = bookie in self.writable or bookie in self.read_only
         return self.incarnations.get(bookie, "") if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverLedger:
-    """Recover the ledger: fence it, and with it its writer, find its end, and close it."""
+    """Recover the ledger: fence it, which ends its writer, find its last entry, and close it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +83,15 @@ class BudgetGranted:
 
 @dataclass(frozen=True, slots=True)
 class FinishReplication:
-    """Remove the mark, if it has the version that it had before the repair began: the repair is over."""
+    """End the repair and remove the mark, if the mark still has the version that it had before the repair began."""
 
     outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class PostponeReplication:
-    """Keep the mark, and repair the ledger later. ``why`` says what blocks the repair. With ``soon`` nothing is wrong,
-    and the block may end at any moment."""
+    """Keep the mark, and repair the ledger later. ``why`` says what blocks the repair. ``soon`` says that nothing is
+    wrong and that the block may end at any moment."""
 
     why: str
     soon: bool = False

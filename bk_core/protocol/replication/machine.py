@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repairs one marked ledger: bookies that lack entries get them, or other bookies take their places. Pure.
+"""Repairs one marked ledger: gives bookies the entries that they lack, or replaces these bookies. Pure.
 
 Sources: decision 0049, which has the failure cases; MUST 4, MUST 7; P4, P6, P8.
 
-RECORD: read the ledger's record, after the mark. CLUSTER: read which bookies are registered; then look for the next
-copy to restore. The mark names bookies. If such a bookie is registered, its copy is read (CHECK), and the entries that
-it lacks are copied to it. If it is away, it has time to come back. If it is lost or leaving, or read-only and lacks
-entries, another bookie takes its place in the fragment: the entries are copied there first (COPY), and only when they
-are durable, the record is changed by compare-and-set (WRITE).
+The mark of a ledger names bookies that may lack entries. In the phase RECORD the machine reads the ledger's record; it
+reads the record after the mark. In CLUSTER it reads which bookies are registered, and chooses the next copy to restore.
+If a marked bookie is registered, the machine reads its copy (CHECK) and copies the missing entries to it (COPY). If the
+bookie is away, it gets time to come back. If it is lost or leaving, or is read-only and lacks entries, another bookie
+takes its place in the fragment. The entries are copied to that bookie first (COPY). Only when they are durable, the
+machine changes the record by compare-and-set (WRITE).
 
 The last fragment of a ledger that is not closed has no end yet. The writer has a grace period (GRACE) to replace a
-bookie that is gone or in limbo. Then the ledger is recovered, which fences and closes it (RECOVER). A ledger is not
-fenced without need: not for a bookie that is back with its copy or is drained without haste, and not if no other bookie
-could take over. The mark stays until the ledger is closed, because the writer marks missing copies before it writes its
-close.
+bookie that is gone or in limbo. Then the machine has the ledger recovered, which fences and closes it (RECOVER). It
+does not fence a ledger for a bookie that is back with its copy, or that is drained and waits for writers, or that no
+other bookie could replace. The mark stays until the ledger is closed, because the writer marks missing copies before it
+writes its close.
 
-Each fragment is a step of its own. After each step the bookies are read again, so that a bookie that came back gets no
-replacement. A block of one fragment is noted, and the repair goes on with the other fragments. The repair ends when
-nothing is missing or the ledger is deleted, or when something blocks it; in the last case the mark stays.
+Each fragment is one step. After each step the machine reads the bookies again, so that a bookie that came back gets no
+replacement. If something blocks the repair of one fragment, the machine notes it and repairs the other fragments. The
+repair ends when nothing is missing, when the ledger is deleted, or when all that is missing is blocked; in the last
+case the mark stays.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ CONTENDED = "other clients keep changing its record"
 class Phase(enum.Enum):
     RECORD = "record"
     CLUSTER = "cluster"
-    CHECK = "check"  # a registered bookie is read to find out what it lacks
+    CHECK = "check"  # the copy of a registered bookie is read to find out which entries it lacks
     COPY = "copy"
     WRITE = "write"  # the copy is durable; the record is being changed
     GRACE = "grace"  # the writer may still replace the bookie itself
@@ -87,8 +89,8 @@ class Phase(enum.Enum):
 
 
 class LedgerReplication:
-    """One repair of one ledger. ``missing`` are the bookies that its mark names. :meth:`step` takes one event and
-    returns effects."""
+    """The machine of one repair of one ledger. ``missing`` are the bookies that the ledger's mark names. :meth:`step`
+    takes one event and returns effects."""
 
     def __init__(
         self,
@@ -102,8 +104,8 @@ class LedgerReplication:
         self.ledger_id, self.missing, self.config = ledger_id, tuple(missing), config
         self.phase = Phase.RECORD
         self.metadata: Versioned[LedgerMetadata] | None = None
-        self.entries = self.size = 0  # copied
-        self.checked = 0  # bytes read to find out what bookies lack
+        self.entries = self.size = 0  # the numbers of entries and bytes copied
+        self.checked = 0  # the number of bytes read in checks
         self._new_session, self._random, self._bases = new_session, random, request_bases()
         self._cluster = ClusterRead(())
         self._whole: dict[_Copy, None] = {}  # copies that were found complete, or completed in place
@@ -114,8 +116,8 @@ class LedgerReplication:
         self._placed: dict[BookieId, str | None] = {}  # `_lives`, once the record names these targets
         self._check: CopyCheck | None = None
         self._copy: FragmentCopy | None = None
-        self._fragment: Fragment | None = None  # the fragment in hand
-        self._wanted: Fragment | None = None  # as the record shall have it; None for a copy in place
+        self._fragment: Fragment | None = None  # the fragment under repair
+        self._wanted: Fragment | None = None  # the fragment as the record shall have it; None for a copy in place
         self._lacking: list[EntryRange] = []  # ranges that are still to be copied in place
         self._graced: Fragment | None = None  # the last fragment whose grace period is over
         self._rounds = 0
@@ -172,7 +174,7 @@ class LedgerReplication:
 
     def _record_read(self, metadata: Versioned[LedgerMetadata]) -> list[ReplicationEffect]:
         if self.phase is Phase.WRITE and self._is_as_copied(metadata.value):
-            self.metadata = metadata  # our change was not applied, or another part was changed: write again
+            self.metadata = metadata  # our change was not applied, or another client changed another part: write again
             return self._write()
         if self.phase is Phase.WRITE:
             return self._changed(metadata)  # changed by our write whose answer was lost, or by another client
@@ -182,7 +184,7 @@ class LedgerReplication:
         return self._look_at_cluster()
 
     def _is_as_copied(self, value: LedgerMetadata) -> bool:
-        """Return whether the fragment in hand still has the ensemble and the end for which the copy was made."""
+        """Return whether the fragment under repair still has the ensemble and the end for which the copy was made."""
         assert self.metadata is not None
         assert self._fragment is not None
         first = self._fragment.first_entry_id
@@ -195,8 +197,8 @@ class LedgerReplication:
         return self._look_at_cluster() if self._again() else self._end_blocked(CONTENDED)
 
     def _again(self) -> bool:
-        """Count a change of the record, and return whether the repair may go on. A repair that makes progress sees
-        about as many changes as the ledger has fragments."""
+        """Count one change or one more read of the record. Return False if there were too many of them. A repair that
+        makes progress needs about as many as the ledger has fragments."""
         self._rounds += 1
         assert self.metadata is not None
         return self._rounds <= self.config.rounds_max + len(self.metadata.value.fragments)
@@ -220,8 +222,8 @@ class LedgerReplication:
         return [ReadCluster()]
 
     def _mark_who_lost_it(self) -> list[ReplicationEffect]:
-        """Mark bookies that lost their disk before the record named them: they do not know that they lack entries
-        (S8)."""
+        """Mark bookies that lost their disk before the record named them. Such a bookie does not know that it lacks
+        entries (S8)."""
         placed, self._placed = self._placed, {}
         lost = tuple(bookie for bookie, life in placed.items() if self._cluster.life_of(bookie) != life)
         return [ev.MarkUnderreplicated(lost)] if lost else []
@@ -263,18 +265,19 @@ class LedgerReplication:
         return fragment.first_entry_id, end_of(self._value, fragment.first_entry_id), bookie
 
     def _stays(self, fragment: Fragment, bookie: BookieId) -> bool:
-        """Return whether the bookie keeps its place, so that the entries that it lacks are written to it."""
+        """Return whether the bookie stays in the fragment, so that the entries that it lacks are copied to it."""
         if bookie in self._cluster.leaving or (self._copy_of(fragment, bookie) in self._unfit):
             return False
         return bookie in self._cluster.writable or bookie in self._cluster.read_only
 
     def _at_the_end(self, value: LedgerMetadata) -> list[ReplicationEffect]:
-        """Decide what the last fragment needs, if it has no end. The other fragments need nothing more."""
+        """Finish the repair, or decide what a last fragment without an end needs. No other fragment needs a step."""
         if self._blocked:
             return self._end_blocked("; ".join(self._blocked.values()))
         last = value.last_fragment
         named = [bookie for bookie in last.ensemble if bookie in self.missing]
-        # While a recovery is under way the record does not show yet where it writes, and the mark may be its own.
+        # The record does not show yet to which bookies a running recovery writes, and the recovery may have made the
+        # mark.
         if value.is_closed or (value.state is LedgerState.OPEN and not named):
             return self._finish(Outcome.REPLICATED)
         lost = [bookie for bookie in named if not self._is_back(last, bookie)]
@@ -299,8 +302,8 @@ class LedgerReplication:
         return self._stays(fragment, bookie) and self._copy_of(fragment, bookie) in self._whole
 
     def _is_waited_for(self, bookie: BookieId) -> bool:
-        """Return whether the repair can wait for the writer to replace this bookie: it is drained without haste and is
-        registered. A drained bookie is read-only, so the writer replaces it at its next entry."""
+        """Return whether the repair can wait for the writer to replace this bookie. It can if the bookie is registered
+        and its drain waits for writers. A drained bookie is read-only, so the writer replaces it at its next entry."""
         return bookie in self._cluster.patient and self._cluster.life_of(bookie) is not None
 
     def _grace_over(self) -> list[ReplicationEffect]:
@@ -321,7 +324,7 @@ class LedgerReplication:
         self.phase, self._fragment, value = Phase.CHECK, fragment, self._value
         bookie, size = fragment.ensemble[index], self._value.ensemble_size
         first, last = fragment.first_entry_id, end_of(value, fragment.first_entry_id)
-        if last is None:  # a bookie in limbo answers UNKNOWN even for an id far behind the end; only that matters yet
+        if last is None:  # a bookie in limbo answers UNKNOWN even for an id far above the end
             first = last = ENTRY_ID_MAX - (ENTRY_ID_MAX - index) % size
         self._check = CopyCheck(
             self._digester(),
@@ -356,7 +359,7 @@ class LedgerReplication:
             self._whole[copy] = None
             return effects + self._look_at_cluster()
         if check.bookie not in self._cluster.writable:
-            self._unfit[copy] = None  # the bookie takes no adds: another has to take its place
+            self._unfit[copy] = None  # the bookie takes no adds, so another bookie has to replace it
             return effects + self._look_at_cluster()
         self._lacking = check.lacking
         return effects + self._copy_range({check.index: check.bookie}, self._lacking.pop(0))
@@ -438,8 +441,8 @@ class LedgerReplication:
         return [*(check.stop() if check else []), *(copy.stop() if copy else [])]
 
     def _block(self, first: EntryId, why: str) -> list[ReplicationEffect]:
-        """Note what blocks this fragment, and go on with the others. First read the record again: if the ledger was
-        deleted, its entries cannot be read either."""
+        """Note what blocks this fragment, and read the record again before the next fragment. A deleted ledger blocks,
+        too, because its entries cannot be read."""
         self._blocked[first] = why
         self.phase, self._fragment, self._wanted, self._lacking = Phase.RECORD, None, None, []
         return [ReadRecord()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits, request numbers and the budget of bytes, which checks and copies share. Pure."""
+"""The limits, the request numbers and the budget of bytes that checks and copies share. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from bk_core.protocol.replication.events import SpendBudget
 class ReplicationConfig(DeliveryConfig):
     """Times and limits of the repair of one ledger.
 
-    ``grace_ms``: how long the writer of an open ledger has to replace a lost bookie, before the ledger is recovered.
-    ``rounds_max``: how often a repair may change the record or read it again, in addition to once for each fragment.
+    ``grace_ms`` is the time that the writer of an open ledger has to replace a lost bookie before the ledger is
+    recovered. ``rounds_max`` is the number of times that a repair may change the record or read it again, in addition
+    to once for each fragment.
     """
 
     grace_ms: float = 30_000
@@ -28,12 +29,12 @@ class ReplicationConfig(DeliveryConfig):
 
 
 REQUESTS_MAX = 1 << 24
-"""The number of request ids that each part of a repair gets, more than it can use. The ids of two parts do not overlap,
-so a late answer to one part never reaches another."""
+"""The number of request ids that each check or copy gets, more than it can use. The ids of two of them never overlap,
+so a late answer to one never reaches another."""
 
 
 def request_bases() -> Iterator[int]:
-    """Yield for each part the number before its first request."""
+    """Yield for each check or copy the number before its first request id."""
     return count(0, REQUESTS_MAX)
 
 
@@ -50,7 +51,8 @@ class Purse:
         self._paid = False
 
     def pay(self) -> list[SpendBudget]:
-        """Charge the bytes read, and so ask to read more, unless that was granted or asked already."""
+        """Charge the bytes read since the last charge, to be allowed to read more. Return no effect if more is granted
+        already or a charge is pending."""
         if self._paid or self._asked:
             return []
         self._asked, owed, self._owed = True, self._owed, 0
@@ -60,7 +62,7 @@ class Purse:
         self._asked, self._paid = False, self._owed == 0
 
     def settle(self) -> list[SpendBudget]:
-        """Charge the last bytes; nothing waits for the answer."""
+        """Charge the last bytes. The caller does not wait for the answer."""
         owed, self._owed = self._owed, 0
         return [SpendBudget(owed)] if owed else []
 
