@@ -55,53 +55,53 @@ class LedgerWriter(LedgerWriterBase):
         return self._inner.is_failed
 
     def append_nowait(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
-        """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
+        """Queue one entry and return its id. Any thread may call this. The payload must not be changed afterwards.
 
-        ``entry_id`` is for a ledger made with ``explicit_ids``, whose ids the caller gives: each once, in any order.
-        The entry is sent once every id below it was given. Raises WindowFullError when the window has no room,
-        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
-        the entry was not queued.
+        In a ledger made with ``explicit_ids`` the caller gives each entry its ``entry_id``, each id once, in any order.
+        The entry is sent once every id below it was given. Raises WindowFullError if the window has no room,
+        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer. After each of
+        these errors the entry is not queued.
         """
         return self._inner.append_nowait(payload, entry_id)
 
     def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
-        consecutive ids: no other entry comes between them.
+        """Queue a batch, in parts if it must wait for room. Return the id of its last entry, or, for an empty batch,
+        the last id given to an entry. The entries of the batch get consecutive ids.
 
-        The batch's buffers must not be changed until the entries are confirmed. For an empty batch the last id given
-        out is returned. After an error of unknown outcome, or a cancellation, the ledger may hold its first entries.
+        The batch's buffers must not be changed until the entries are confirmed. After an error of unknown outcome, or a
+        cancellation, the ledger may hold the first entries of the batch.
         """
         return self._thread.call(self._inner.append_batch(batch))
 
     def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends first, raises the error
-        that ended it; the error's outcome says whether the entry may be in the ledger."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends before, raises the error
+        that ended it. The error's outcome says whether the entry may be in the ledger."""
         self._thread.call(self._inner.wait_confirmed(entry_id))
 
     def flush(self) -> None:
-        """Wait until everything appended so far is confirmed."""
+        """Wait until every entry appended so far is confirmed."""
         self._thread.call(self._inner.flush())
 
     def force(self) -> EntryId:
-        """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
-        deferred syncs it only waits as :meth:`flush` does. If the writer ends first, raises the error that ended it."""
+        """Make every entry appended so far durable, in a ledger made with ``deferred_sync``, and return the LAC. In any
+        other ledger only wait as :meth:`flush` does. If the writer ends before, raises the error that ended it."""
         return self._thread.call(self._inner.force())
 
     def write_lac(self) -> EntryId:
-        """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
-        it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
+        """Send the LAC to the bookies that hold the last confirmed entry. Return the LAC once an ack quorum of them has
+        taken it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
         QuorumTimeoutError, or the error that ended this writer.
 
-        A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
+        A writer without entries in flight sends the LAC by itself after ``explicit_lac_delay_ms``.
         """
         return self._thread.call(self._inner.write_lac())
 
     def close(self) -> None:
-        """Send the queued entries and close the ledger at its last entry. It may be called again.
+        """Send the queued entries and close the ledger at its last entry. A second call is allowed.
 
-        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
-        entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
-        is marked under-replicated before this returns (P8).
+        If copies are missing after ``close_linger_ms``, the ledger is marked under-replicated before this returns (P8).
+        Raises LedgerFencedError if another client took over, MetadataConflictError if another client closed the ledger
+        at another entry, and the error that ended this writer before.
         """
         self._thread.call(self._inner.close())
 
@@ -112,7 +112,8 @@ class LedgerWriter(LedgerWriterBase):
 
 
 class LedgerReader(BlockHandle[client.LedgerReader]):
-    """A ledger open for reading. Made by ``BookKeeper.open_ledger``; a context manager that closes it."""
+    """A ledger that is open for reading, made by ``BookKeeper.open_ledger``. As a context manager it closes
+    itself at the end."""
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -128,72 +129,74 @@ class LedgerReader(BlockHandle[client.LedgerReader]):
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
+        """The last entry that may be read. This is the last entry of a closed ledger, or the highest known LAC of an
+        open ledger."""
         return self._inner.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
+        """The number of payload bytes of a closed ledger. It is 0 while the ledger is open, because the record has no
+        length yet."""
         return self._inner.length
 
     def length_to(self, last: EntryId) -> int:
-        """Return the payload bytes of the entries 0 to ``last``, which must be readable. Unless the record holds this
-        sum, read it from entry ``last``. Raises as :meth:`read`."""
+        """Return the number of payload bytes of the entries 0 to ``last``, which must be readable. Unless the record
+        holds this sum, read it from entry ``last``. Raises the errors of :meth:`read`."""
         return self._thread.call(self._inner.length_to(last))
 
     def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BlockingIterator[EntryBatch]:
-        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty
-        range.
+        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches. If last = first − 1, the range
+        is empty.
 
-        Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads entries beyond the
-        LAC of an open ledger that some bookie already has. Such an entry may never become part of the ledger, and
-        NoSuchEntryError then says only that the entry is not there yet.
+        With ``unconfirmed`` also read entries above the LAC of an open ledger, if a bookie has them. Such an entry may
+        never become part of the ledger. Raises InvalidArgumentError for entries above the LAC, NoSuchEntryError for a
+        lost entry, which is never skipped, and EntryUnreadableError if no replica gives an entry now. NoSuchEntryError
+        for an entry above the LAC says only that the entry is not there yet.
         """
         return BlockingIterator(self._thread, self._inner.read(first, last, unconfirmed=unconfirmed))
 
     def tail(self, from_entry: EntryId = 0) -> BlockingIterator[EntryBatch]:
-        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never
+        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. A tail never
         fences.
 
-        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), PermissionDeniedError when this client has lost the right to read
-        it, and ClientClosedError when this reader or its client is closed.
+        Raises the errors of ``read``, NoSuchLedgerError if the ledger is deleted, IntegrityError if it was closed below
+        a confirmed entry (entries were lost), PermissionDeniedError if this client has lost the right to read it, and
+        ClientClosedError if this reader or its client is closed.
         """
         return BlockingIterator(self._thread, self._inner.tail(from_entry))
 
     def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed; return the LAC. Raises
+        """Ask the metadata store and a quorum of bookies how far the ledger is confirmed, and return the LAC. Raises
         QuorumTimeoutError, MetadataUnavailableError, and the errors that end a :meth:`tail`."""
         return self._thread.call(self._inner.refresh_lac())
 
     def wait_quorum_end(self, settle_ms: float = QUORUM_SETTLE_MS) -> EntryId:
-        """Find entries above the LAC that may be shown, and return the last one, or the LAC if there are none. Never
-        fences. :meth:`read` then reads up to it.
+        """Find entries above the LAC that may be shown, without fencing. Return the last such entry, or the LAC if
+        there is none. :meth:`read` then reads up to the returned entry.
 
-        An entry counts if Qa members of its write set return it, now and after ``settle_ms``, every entry below it
-        counts, and the ledger's record keeps its version meanwhile. A closed ledger returns its last entry. It is not
-        certain that such an entry stays: a writer that was paused for longer than ``settle_ms`` can still drop it.
-        Raises what :meth:`refresh_lac` raises, and InvalidArgumentError for a negative time.
+        An entry counts if Qa members of its write set return it, both now and after ``settle_ms``, if every entry below
+        it counts, and if the ledger's record keeps its version meanwhile. It is not certain that such an entry stays: a
+        writer that was paused for longer than ``settle_ms`` can still drop it. For a closed ledger the last entry is
+        returned. Raises the errors of :meth:`refresh_lac`, and InvalidArgumentError for a negative time.
         """
         return self._thread.call(self._inner.wait_quorum_end(settle_ms))
 
     def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over. Return the LAC."""
         return self._thread.call(self._inner.wait_lac(above, timeout_s))
 
     def close(self) -> None:
-        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
+        """End all watches of this reader. Calls that wait raise ClientClosedError. The ledger does not change."""
         self._thread.call(self._inner.close())
 
 
 class BookKeeper(BookKeeperBase):
-    """A client of one cluster. It belongs to the loop it was made on, and is a context manager that closes
-    it."""
+    """A client of one cluster. It belongs to the loop on which it was made. As a context manager it closes
+    itself at the end."""
 
     @property
     def store(self) -> MetadataStore:
-        """The metadata port, whose calls block."""
+        """The metadata store of the cluster. Its calls block."""
         return self._inner.store
 
     @property
@@ -220,15 +223,15 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        ``ledger_id``: 0 to 2^63 − 2; with None the store chooses one. ``explicit_ids``: the caller gives each entry its
-        id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
-        ``deferred_sync``: bookies may ack entries before they sync them; ``force`` makes the appended entries durable
-        and moves the LAC.
+        ``ledger_id`` is 0 to 2^63 − 2; with None the store chooses an id. With ``explicit_ids`` the caller gives each
+        entry its id, in any order (``append(payload, entry_id)``), and entries are confirmed in the order of their ids.
+        With ``deferred_sync`` bookies may ack entries before they sync them; ``force`` makes the appended entries
+        durable and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
-        AuthenticationError or InsecureBookieError if this client can use no bookie. In each case no new ledger remains;
-        if its record cannot be deleted again, a warning in the log names it.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to the ledger, and
+        AuthenticationError or InsecureBookieError if this client can use no bookie. After each of these errors no new
+        ledger remains. If its record could not be deleted again, a warning in the log names the ledger.
         """
         return LedgerWriter(
             self._thread.call(
@@ -252,11 +255,11 @@ class BookKeeper(BookKeeperBase):
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs the writer. It asks a quorum of bookies for the LAC, and reads up to it.
-        ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type``: None takes the one in the metadata; a different one is an error. Raises NoSuchLedgerError,
-        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError, and AuthenticationError
-        if every bookie that could be asked refuses this client.
+        With ``recover=False`` the writer is never disturbed: the client asks a quorum of bookies for the LAC, and the
+        reader reads up to it. With ``recover=True`` the client fences the writer, finds the end and closes the ledger,
+        and the reader reads up to the last entry. If ``digest_type`` is given, it must be the digest type of the
+        metadata. Raises NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError,
+        RecoveryInconclusiveError, and AuthenticationError if every bookie that answered refuses this client.
         """
         return LedgerReader(
             self._thread.call(
@@ -266,13 +269,15 @@ class BookKeeper(BookKeeperBase):
         )
 
     def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata; with ``version``, only if the metadata has this version. Then tell the ledger's
-        bookies, best effort; they free the space later. Raises NoSuchLedgerError, MetadataConflictError for another
-        version, MetadataUnavailableError."""
+        """Delete the ledger's metadata, and send its bookies a hint, so that they free the space soon.
+
+        With ``version``, delete the metadata only if it has this version. A hint that fails does not fail the call.
+        Raises NoSuchLedgerError, MetadataConflictError for another version, and MetadataUnavailableError.
+        """
         self._thread.call(self._inner.delete_ledger(ledger_id, version=version))
 
     def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """Return the ledger's record. If the ledger is not closed, the record is as new as this call. Raises
+        """Return the ledger's record. The record of a ledger that is not closed is as new as this call. Raises
         NoSuchLedgerError, which names similar ids."""
         return self._thread.call(self._inner.read_metadata(ledger_id))
 
@@ -281,14 +286,14 @@ class BookKeeper(BookKeeperBase):
         return self._thread.call(self._inner.list_ledgers())
 
     def metrics(self) -> ClientMetrics:
-        """Return a copy of what this client has counted. ``metrics().text()`` is in Prometheus' text format."""
+        """Return a copy of this client's counters. ``metrics().text()`` is the same in Prometheus' text format."""
         return self._inner.metrics()
 
 
 class DetachedReader(DetachedReaderBase):
     """A reader of ranges that are known to exist. It takes the password and the digest type from the metadata.
 
-    It belongs to the loop it was made on, and is a context manager that closes it.
+    It belongs to the loop on which it was made. As a context manager it closes itself at the end.
     """
 
     def __init__(
@@ -305,7 +310,7 @@ class DetachedReader(DetachedReaderBase):
         super().__init__(make)
 
     def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
-        """Add or change addresses of bookies."""
+        """Add or change the addresses of bookies."""
         self._thread.call(self._inner.update_bookies(infos))
 
     def read(
@@ -315,15 +320,15 @@ class DetachedReader(DetachedReaderBase):
         return BlockingIterator(self._thread, self._inner.read(ledger_id, metadata, first, last, prefer=prefer))
 
     def metrics(self) -> ClientMetrics:
-        """Return a copy of what this reader has counted."""
+        """Return a copy of this reader's counters."""
         return self._inner.metrics()
 
 
 def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
     """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
 
-    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError when the service does not answer within
-    ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a forked child
-    of a process that had connected before.
+    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError if the service does not answer within
+    ``metadata_timeout_s``, NoClusterError if there is no cluster under that root, and ForkedHandleError in a forked
+    child of a process that had connected before the fork.
     """
     return BookKeeper(lambda: client.connect(uri, config=config))

@@ -67,21 +67,21 @@ from bk_core.transport.port import RefusedError, Transport
 from bk_core.wire.lane.reasons import Reason
 
 H = TypeVar("H", LedgerWriter, LedgerReader)
-NEAREST_LEDGERS = 3
+NEAREST_LEDGERS = 3  # similar ids that the error for an unknown ledger names
 PERMIT_S = 1.0
-"""How many seconds one bookie has to say whether this client may write to a new ledger."""
+"""The number of seconds that a client waits for one bookie to say whether it may write to a new ledger."""
 SPARES_ASKED_MAX = 16
-"""How many bookies outside the ledger's ensemble are asked if the whole ensemble refuses this client."""
+"""The maximum number of bookies outside a new ledger's ensemble that a client asks if the whole ensemble refuses it."""
 logger = logging.getLogger(__name__)
 _Bookies = Mapping[BookieId, BookieServiceInfo]
 
 
 class BookKeeper:
-    """A client of one cluster. It belongs to the loop it was made on, and is an async context manager that closes
-    it."""
+    """A client of one cluster. It belongs to the loop on which it was made. As an async context manager it closes
+    itself at the end."""
 
     store: MetadataStore
-    """The metadata port, whose calls block."""
+    """The metadata store of the cluster. Its calls block."""
     instance_id: str
     """The id of the cluster."""
     config: ClientConfig
@@ -126,15 +126,15 @@ class BookKeeper:
     ) -> LedgerWriter:
         """Create a ledger and open it for appending.
 
-        ``ledger_id``: 0 to 2^63 − 2; with None the store chooses one. ``explicit_ids``: the caller gives each entry its
-        id, in any order (``append(payload, entry_id)``); entries are confirmed in the order of their ids.
-        ``deferred_sync``: bookies may ack entries before they sync them; ``force`` makes the appended entries durable
-        and moves the LAC.
+        ``ledger_id`` is 0 to 2^63 − 2; with None the store chooses an id. With ``explicit_ids`` the caller gives each
+        entry its id, in any order (``append(payload, entry_id)``), and entries are confirmed in the order of their ids.
+        With ``deferred_sync`` bookies may ack entries before they sync them; ``force`` makes the appended entries
+        durable and moves the LAC.
 
         Raises InvalidArgumentError unless E ≥ Qw ≥ Qa ≥ 1, NotEnoughBookiesError if fewer than E bookies are writable,
-        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to it,
-        AuthenticationError or InsecureBookieError if this client can use no bookie. In each case no new ledger remains;
-        if its record cannot be deleted again, a warning in the log names it.
+        LedgerExistsError if the id is taken, PermissionDeniedError if no role lets this client write to the ledger, and
+        AuthenticationError or InsecureBookieError if this client can use no bookie. After each of these errors no new
+        ledger remains. If its record could not be deleted again, a warning in the log names the ledger.
         """
         self.check_open()
         check_arguments(password, digest_type, 0 if ledger_id is None else ledger_id)
@@ -147,7 +147,7 @@ class BookKeeper:
             fragments=(Fragment(0, ensemble),),
             digest_type=DigestType(digest_type),
             password=bytes(password),
-            ctime_ms=int(time.time() * 1000),  # without it readers know only when the store made the record
+            ctime_ms=int(time.time() * 1000),  # without it readers see only when the store made the record
             custom_metadata=dict(custom_metadata or {}),
         )
         made, created = await asyncio.to_thread(self.store.create_ledger, metadata, ledger_id)
@@ -177,9 +177,12 @@ class BookKeeper:
         return self._keep(writer)
 
     async def _take_back_unless_permitted(self, ledger_id: LedgerId, created: Versioned[LedgerMetadata]) -> None:
-        """Delete the record of a new ledger if this client may not write to the ledger. Bookies decide by the record,
-        so they cannot be asked before it exists. Only the version that was just created is deleted, so a record that
-        another client has changed stays. Raises as :meth:`_check_permitted`."""
+        """Delete the record of a new ledger if this client may not write to the ledger.
+
+        Bookies decide by the record, so the client cannot ask them before the record exists. The delete names the
+        version of the new record, so a record that another client has changed remains. Raises the errors of
+        :meth:`_check_permitted`.
+        """
         try:
             await self._check_permitted(ledger_id, created.value.last_fragment.ensemble)
         except BookKeeperError:
@@ -190,9 +193,11 @@ class BookKeeper:
             raise
 
     async def _check_permitted(self, ledger_id: LedgerId, ensemble: tuple[BookieId, ...]) -> None:
-        """Raise PermissionDeniedError if the first bookie that can decide does not let this client write to the ledger.
-        Raise AuthenticationError or InsecureBookieError if this client can use no bookie of the ensemble and none of up
-        to SPARES_ASKED_MAX bookies that could take their places."""
+        """Ask the bookies whether this client may write to the ledger. The first bookie that answers decides.
+
+        Raises PermissionDeniedError if it may not. Raises AuthenticationError or InsecureBookieError if this client can
+        use no bookie of the ensemble and none of up to SPARES_ASKED_MAX other bookies.
+        """
         refused = Refused()
         for bookie in ensemble:
             if await self._permits(bookie, ledger_id, refused):
@@ -204,8 +209,8 @@ class BookKeeper:
                 raise refused.by_all
 
     async def _permits(self, bookie: BookieId, ledger_id: LedgerId, refused: Refused) -> bool:
-        """Return True if the bookie says that this client may write to the ledger, False if it does not say. Raises
-        PermissionDeniedError if the bookie forbids it."""
+        """Return True if the bookie allows this client to write to the ledger, and False if it gives no answer. Raises
+        PermissionDeniedError if the bookie forbids the write."""
         try:
             async with asyncio.timeout(PERMIT_S):
                 await self.transport.link(bookie).permit(ledger_id, Right.WRITE)
@@ -221,7 +226,8 @@ class BookKeeper:
         return False  # if the bookie forbids it, the writer's first append fails
 
     def _keep(self, handle: H) -> H:
-        """Register a handle that ends with this client. If the client was closed meanwhile, the handle ends now."""
+        """Register a handle, so that it ends when this client closes. If the client is closed already, end the handle
+        now."""
         self._handles.add(handle)
         if self._is_closed:
             handle.end(_closed_error())
@@ -233,11 +239,11 @@ class BookKeeper:
     ) -> LedgerReader:
         """Open a ledger for reading.
 
-        ``recover=False`` never disturbs the writer. It asks a quorum of bookies for the LAC, and reads up to it.
-        ``recover=True`` fences the writer, finds the end, closes the ledger, and reads to its last entry.
-        ``digest_type``: None takes the one in the metadata; a different one is an error. Raises NoSuchLedgerError,
-        WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError, RecoveryInconclusiveError, and AuthenticationError
-        if every bookie that could be asked refuses this client.
+        With ``recover=False`` the writer is never disturbed: the client asks a quorum of bookies for the LAC, and the
+        reader reads up to it. With ``recover=True`` the client fences the writer, finds the end and closes the ledger,
+        and the reader reads up to the last entry. If ``digest_type`` is given, it must be the digest type of the
+        metadata. Raises NoSuchLedgerError, WrongPasswordError, WrongDigestTypeError, QuorumTimeoutError,
+        RecoveryInconclusiveError, and AuthenticationError if every bookie that answered refuses this client.
         """
         note(ledger=ledger_id, recover=recover)
         self.check_open()
@@ -268,7 +274,8 @@ class BookKeeper:
 
     @traced("recover_ledger")
     async def recover_ledger(self, digester: Digester, password: bytes) -> tuple[Versioned[LedgerMetadata], int]:
-        """Fence, recover and close one ledger; returns and raises as :meth:`RecoveryDriver.run`."""
+        """Fence, recover and close one ledger. Returns the result of :meth:`RecoveryDriver.run` and raises its
+        errors."""
         note(ledger=digester.ledger_id)
         recovery = LedgerRecovery(
             digester, config=self.config.recovery(), new_session=self.new_session, random=self._random
@@ -296,9 +303,11 @@ class BookKeeper:
 
     @traced("delete_ledger")
     async def delete_ledger(self, ledger_id: LedgerId, *, version: int | None = None) -> None:
-        """Delete the ledger's metadata; with ``version``, only if the metadata has this version. Then tell the ledger's
-        bookies, best effort; they free the space later. Raises NoSuchLedgerError, MetadataConflictError for another
-        version, MetadataUnavailableError."""
+        """Delete the ledger's metadata, and send its bookies a hint, so that they free the space soon.
+
+        With ``version``, delete the metadata only if it has this version. A hint that fails does not fail the call.
+        Raises NoSuchLedgerError, MetadataConflictError for another version, and MetadataUnavailableError.
+        """
         note(ledger=ledger_id)
         self.check_open()
         try:
@@ -309,15 +318,15 @@ class BookKeeper:
         await self._hints.send({ledger_id: metadata})
 
     def tell_deleted(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell the bookies about ledgers that :func:`~bk_core.client.deletion.delete_record` deleted. Call it on a
-        thread other than the loop's. It waits at most ``delete_hint_timeout_ms`` + 1 s."""
+        """Send the bookies hints about ledgers that :func:`~bk_core.client.deletion.delete_record` deleted. The caller
+        must not be on the loop's thread. The call waits at most ``delete_hint_timeout_ms`` + 1 s."""
         if deleted and not self._loop.is_closed():
             sending = asyncio.run_coroutine_threadsafe(self._hints.send(deleted), self._loop)
             with contextlib.suppress(FutureTimeoutError, CancelledError):
                 sending.result(self.config.delete_hint_timeout_ms / 1000 + 1.0)
 
     async def read_metadata(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """Return the ledger's record. If the ledger is not closed, the record is as new as this call. Raises
+        """Return the ledger's record. The record of a ledger that is not closed is as new as this call. Raises
         NoSuchLedgerError, which names similar ids."""
         try:
             return await asyncio.to_thread(self.store.read_ledger, ledger_id, fresh=True)
@@ -329,14 +338,14 @@ class BookKeeper:
         return await asyncio.to_thread(lambda: list(self.store.list_ledgers()))
 
     def metrics(self) -> ClientMetrics:
-        """Return a copy of what this client has counted. ``metrics().text()`` is in Prometheus' text format."""
+        """Return a copy of this client's counters. ``metrics().text()`` is the same in Prometheus' text format."""
         return self._observer.counts.snapshot()
 
     # --- bookies -----------------------------------------------------------------------------------------------------
 
     async def refresh_bookies(self, *, at_least: int = 0) -> tuple[BookieId, ...]:
-        """Read the bookies, give the transport their addresses, and return the writable ones. If fewer than
-        ``at_least`` are writable, sync with the metadata store and read again (M5)."""
+        """Read the registered bookies, give the transport their addresses, and return the writable bookies. If fewer
+        than ``at_least`` are writable, sync with the metadata store and read again (M5)."""
         self.check_open()
         return self._know(*await asyncio.to_thread(self._read_bookies, at_least))
 
@@ -353,7 +362,8 @@ class BookKeeper:
         return writable, self.store.read_only_bookies()
 
     async def _bookies_without(self, failed: tuple[BookieId, ...]) -> BookiesRead:
-        """Return the writable bookies, and those to choose last: ``failed`` and other bookies that failed lately."""
+        """Put the bookies ``failed`` into quarantine. Return the writable bookies, the bookies in quarantine, which are
+        chosen last, and the racks and free space of bookies."""
         for bookies in (self._failed, self._slow):
             bookies.note(failed, self.config.quarantine_ms / 1000)
         await asyncio.to_thread(self.store.sync)  # rarely needed; a bookie that just came back is a spare
@@ -361,8 +371,8 @@ class BookKeeper:
         return BookiesRead(writable, self._failed.now(), await self._surveyor.landscape())
 
     async def bookies_for_repair(self) -> BookiesRead:
-        """Return the writable bookies, those that failed lately, and the racks and free space of bookies. Give the
-        transport all addresses."""
+        """Give the transport all addresses of bookies. Return the writable bookies, the bookies that failed lately, and
+        the racks and free space of bookies."""
         return await self._bookies_without(())
 
     async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
@@ -391,8 +401,8 @@ class BookKeeper:
     def digester_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None
     ) -> Digester:
-        """Make the ledger's digester. Raises WrongPasswordError or WrongDigestTypeError if the metadata says
-        otherwise."""
+        """Make the ledger's digester. Raises WrongPasswordError or WrongDigestTypeError if the metadata has another
+        password or digest type."""
         if metadata.password is not None and not hmac.compare_digest(metadata.password, bytes(password)):
             raise WrongPasswordError(
                 f"the password given for ledger {ledger_id} is wrong",
@@ -415,8 +425,8 @@ class BookKeeper:
         return ", ".join(near)
 
     async def close(self) -> None:
-        """End the session and all connections. Calls that wait raise ClientClosedError. Ledgers that are being written
-        stay OPEN until a client recovers them."""
+        """End the session with the metadata store and all connections. Calls that wait raise ClientClosedError. Ledgers
+        that are being written stay OPEN until a client recovers them."""
         self._is_closed = True
         try:
             for ending in [*self._handles, *self._recoveries]:
@@ -425,17 +435,17 @@ class BookKeeper:
                 act()
             self._leave_budget()
             await self.transport.close()
-        finally:  # even if cancelled: otherwise the session would keep renewing itself
+        finally:  # even if this call is cancelled: otherwise the session would renew itself for ever
             await asyncio.to_thread(self.store.close)
 
     def check_open(self) -> None:
-        """Raise ClientClosedError once this client is closed, ForkedHandleError in a forked child."""
+        """Raise ClientClosedError if this client is closed, and ForkedHandleError in a forked child."""
         self._guard.check("this client")
         if self._is_closed:
             raise _closed_error(Outcome.NOT_APPLIED)
 
     def at_close(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Call ``act`` when this client closes; returns a function that withdraws it."""
+        """Call ``act`` when this client closes. Return a function that cancels this call."""
         self._at_close.add(act)
         return lambda: self._at_close.discard(act)
 
@@ -487,8 +497,8 @@ def check_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int
 
 
 def check_digest_type(of: str, found: DigestType | None, wanted: DigestType | None) -> None:
-    """Raise WrongDigestTypeError if ``found``, the digest type of a ledger or log, and ``wanted`` are both given and
-    differ. ``of`` names the ledger or log."""
+    """Raise WrongDigestTypeError if ``wanted`` and ``found`` are both given and differ. ``found`` is the digest type of
+    the ledger or log that ``of`` names."""
     if wanted is not None and found is not None and wanted != found:
         raise WrongDigestTypeError(
             f"{of} has digest type {found.name}",
@@ -500,9 +510,9 @@ def check_digest_type(of: str, found: DigestType | None, wanted: DigestType | No
 async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper:
     """Connect to the cluster whose metadata service is at ``uri`` (``zk://host:2181/ledgers``).
 
-    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError when the service does not answer within
-    ``metadata_timeout_s``, NoClusterError when there is no cluster under that root, ForkedHandleError in a forked child
-    of a process that had connected before.
+    Raises InvalidArgumentError for an unusable URI, MetadataUnavailableError if the service does not answer within
+    ``metadata_timeout_s``, NoClusterError if there is no cluster under that root, and ForkedHandleError in a forked
+    child of a process that had connected before the fork.
     """
     check_can_connect()
     settings = config or ClientConfig()
@@ -522,8 +532,8 @@ async def connect(uri: str, *, config: ClientConfig | None = None) -> BookKeeper
 
 
 class _Opening:
-    """Opens a store in a thread. If the caller is cancelled, the thread goes on and closes the store when it is open.
-    Otherwise the session would renew itself as long as the process lives."""
+    """Opens a metadata store in a thread. If the caller is cancelled, the thread closes the store once it is open.
+    Otherwise the session would renew itself for as long as the process lives."""
 
     def __init__(self, uri: str, settings: ClientConfig) -> None:
         self._uri, self._settings = uri, settings
@@ -542,5 +552,5 @@ class _Opening:
     def give_up(self) -> None:
         with self._lock:
             self._given_up, store = True, self._store
-        if store is not None:  # it was opened just before; closing blocks, so a thread does it
+        if store is not None:  # the store was opened just before; a close blocks, so a thread makes the call
             threading.Thread(target=store.close, name="bookkeeper-close", daemon=True).start()

@@ -21,23 +21,25 @@ from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """All settings of a client. A name says its unit: bytes, ``_ms`` or ``_s``. The text under a setting explains
-    it."""
+    """All settings of a client. The name of a setting contains its unit: bytes, ``ms`` (milliseconds) or ``s``
+    (seconds). The text under a setting explains it."""
 
     window_bytes_max: int = 16 << 20
-    """The maximum number of unconfirmed bytes of one writer; beyond it ``append`` waits."""
+    """The maximum number of unconfirmed bytes of one writer. At this limit ``append`` waits."""
     slow_bookie_bytes_max: int = 64 << 20
-    """The maximum number of bytes that a writer keeps for its slowest bookie; beyond it the writer waits (P3)."""
+    """The maximum number of bytes that a writer keeps for its slowest bookie. Above this limit the writer waits
+    (P3)."""
     process_window_bytes_max: int = 256 << 20
-    """The maximum number of unconfirmed bytes and bytes kept for slow bookies, of all writers of this process together.
-    The writers share it fairly. Beyond it each writer may hold one entry. If several clients of a process set it, the
-    smallest value applies."""
+    """The maximum number of bytes that all writers of this process hold together, unconfirmed or kept for slow bookies.
+    The writers share this budget fairly. When it is used up, each writer may still hold one entry. If several clients
+    of a process set a budget, the smallest one applies."""
     frame_bytes: int = 1 << 20
-    """Small entries are joined into frames of about this size, at most 4 MiB."""
+    """The size of the frames into which the client joins small entries, at most 4 MiB."""
     add_timeout_ms: float = 10_000
-    """How long a writer waits for one bookie's ack before it treats the bookie as failed."""
+    """The time that a writer waits for one bookie's ack before it treats the bookie as failed."""
     add_quorum_timeout_ms: float = 60_000
-    """How long an entry may be without an ack quorum, for any reason. Then the writer ends with QuorumTimeoutError."""
+    """The time that a writer waits for the ack quorum of an entry, for any reason. Then it ends with
+    QuorumTimeoutError."""
     delay_ensemble_change: bool = False
     """Replace a failed bookie only once some write set has no ack quorum without it. Until then entries have fewer
     copies, and the close marks the ledger as under-replicated."""
@@ -45,69 +47,69 @@ class ClientConfig:
     """If no spare bookie is left, keep writing while every write set has an ack quorum, instead of ending with
     NotEnoughBookiesError. Entries then have fewer copies, and the close marks the ledger as under-replicated."""
     reconnect_budget_ms: float = 2_000
-    """How long a writer tries to reach a bookie again after a broken connection, before it treats the bookie as failed.
-    """
+    """The time that a writer tries to reach a bookie again after a broken connection, before it treats the bookie as
+    failed."""
     explicit_lac_delay_ms: float = 5
-    """How long a writer is idle before it sends its last add confirmed to the bookies."""
+    """The time that a writer is idle before it sends its last add confirmed to the bookies."""
     close_linger_ms: float = 2_000
-    """How long a close waits for the acks of bookies that an ack quorum did not need."""
+    """The time that a close waits for acks that no ack quorum needs, so that every entry gets all its copies."""
     read_timeout_ms: float = 10_000
-    """How long a read waits for the answer of one bookie."""
+    """The time that a read waits for the answer of one bookie."""
     read_bytes_max: int = 8 << 20
     """The maximum number of bytes of entries that one read request asks for."""
     speculative_read_ms: float = 2_000
-    """How long a bookie may be silent during a read before another one is asked as well."""
+    """The time that a read waits for a silent bookie before it also asks another bookie."""
     lanes: str = ",".join(LANES)
-    """The wires over which the client talks to bookies, comma-separated, best first. For each bookie the client uses
-    the first one that the bookie offers."""
+    """The lanes over which the client talks to bookies, comma-separated, best first. For each bookie the client uses
+    the first lane of this list that the bookie offers."""
     batch_reads: bool = True
-    """Read long ranges from Apache's bookies in batches, over a second connection of version 2 to each."""
+    """Read long ranges from Apache's bookies in batches. This takes a second connection to each bookie, which speaks
+    version 2 of Apache's protocol."""
     lac_timeout_ms: float = 5_000
-    """How long the client waits for a bookie when it asks for a ledger's last add confirmed, writes it, or fences the
-    ledger."""
+    """The time that the client waits for a bookie's answer when it reads or writes a ledger's last add confirmed, or
+    fences the ledger."""
     lac_stall_ms: float = 2_000
-    """How long the last add confirmed of a ledger may stay the same before a reader that follows the ledger asks all
-    its bookies."""
+    """A reader that follows a ledger asks all its bookies when the last add confirmed has not changed for this time."""
     watch_timeout_ms: float = 10_000
-    """How long a reader that follows a ledger waits for one bookie to report a new last add confirmed, before it asks
-    the bookie again."""
+    """The time that a reader that follows a ledger waits for one bookie to report a new last add confirmed. Then it
+    asks the bookie again."""
     quarantine_ms: float = 30_000
-    """How long a bookie is avoided after it failed: new ensembles take it only if too few other bookies are left, and
-    reads ask it last."""
+    """The time that a client avoids a bookie that failed. New ensembles get the bookie only if too few other bookies
+    are left, and reads ask it last."""
     close_timeout_ms: float = 60_000
-    """How long closing a writer may take in all. Then it raises QuorumTimeoutError, and the outcome is unknown."""
+    """The maximum time that closing a writer takes. Then it raises QuorumTimeoutError, and the outcome is unknown."""
     delete_hint_timeout_ms: float = 500
-    """How long a deletion waits at most while it tells the bookies."""
+    """The maximum time that a deletion waits while it sends its hints to the bookies."""
     metadata_timeout_s: float = 8.0  # a wrong address is then reported within 10 s, interpreter start included
-    """How long a call to the metadata store may take."""
+    """The maximum time that a call to the metadata store takes."""
     session_timeout_s: float = 10.0
-    """How long a silent client keeps its session with the metadata store."""
+    """The time after which the metadata store ends the session of a silent client."""
     rack_script: str = ""
     """A program that gets hosts as arguments and prints the rack of each (docs/python.md)."""
     rack_file: str = ""
     """A file in which each line has a host and its rack (docs/python.md)."""
     racks_min: int = 2
-    """How many racks the members of a write set are spread over, if the cluster has that many."""
+    """The number of racks over which the members of a write set are spread, if the cluster has that many."""
     enforce_racks: bool = False
-    """Refuse an ensemble in which a write set would have members in fewer racks. Bookies whose rack is unknown are then
-    not used, because they may stand in the same rack as the other members."""
+    """Refuse an ensemble in which a write set would have members in fewer than ``racks_min`` racks. Bookies whose rack
+    is unknown are then not used, because they may stand in the same rack as the other members."""
     disk_weight_placement: bool = False
     """Choose bookies with more free space more often."""
     disk_weight_ms: float = 60_000
-    """How long the free space that bookies reported is used before they are asked again."""
+    """The time that the client uses the free space that bookies reported, before it asks them again."""
     slow_operation_ms: float = 1_000
-    """An append, a read or a recovery that takes this long is logged with what it waited for, at most a few lines a
-    second. 0 logs none."""
+    """The client logs each append, read or recovery that takes this long or longer, at most a few lines a second. 0
+    logs none."""
     tls_ca_path: str = ""
-    """A PEM file with the trusted authorities. It turns TLS on for all bookies and lanes: nothing is sent unencrypted,
-    whatever a bookie offers. A renewed file is used without a restart (docs/security.md)."""
+    """A PEM file with the trusted authorities. It turns TLS on for all bookies and lanes: the client then sends nothing
+    unencrypted, whatever a bookie offers. A renewed file is used without a restart (docs/security.md)."""
     tls_certificate_path: str = ""
     """A PEM file with this client's certificate, for bookies that require one. A renewed file is used without a
     restart."""
     tls_key_path: str = ""
     """A PEM file with the certificate's private key, not encrypted. A renewed file is used without a restart."""
     tls_endpoint_identification: str = HTTPS
-    """Whether a bookie's certificate must name the bookie's host (``https``) or need not (``none``)."""
+    """``https``: a bookie's certificate must name the bookie's host. ``none``: it need not."""
     tls_zookeeper: bool = False
     """Speak TLS to the metadata service, too."""
     security: str = OPEN
@@ -168,7 +170,7 @@ class ClientConfig:
         return lanes
 
     def caller(self, instance_id: str) -> Caller:
-        """Return the settings of connections to the bookies of a cluster."""
+        """Return the part of these settings that connections to the bookies of a cluster need."""
         wallet = None if self.security == OPEN else Wallet()
         return Caller(
             instance_id,
@@ -206,8 +208,8 @@ class ClientConfig:
             )
 
     def tls(self) -> Tls | None:
-        """Return what connections need for TLS, or None if they are not encrypted. Raises InvalidArgumentError for
-        unusable files."""
+        """Return the TLS settings of connections, or None if connections are not encrypted. Raises InvalidArgumentError
+        for unusable files."""
         paths = self._tls_paths()
         return None if paths is None else Tls(paths)
 
@@ -238,7 +240,7 @@ class ClientConfig:
         }
 
     def writer(self) -> WriterConfig:
-        """Return the writer machine's limits. Those that are settings have the same names there."""
+        """Return the limits of the writer's machine. Each limit that is a setting has the setting's name."""
         settings = {each.name for each in fields(self)}
         return WriterConfig(**{name: getattr(self, name) for f in fields(WriterConfig) if (name := f.name) in settings})
 

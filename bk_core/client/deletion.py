@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletes a ledger: removes its record from the metadata store, then tells the bookies that hold it.
+"""Deletes a ledger: removes its record from the metadata store, then sends a hint to the bookies that hold it.
 
-A ledger is deleted once its record is gone. The hint to the bookies only lets them free the space within minutes, not
-at their next garbage collection (S9). It is best effort: it never fails a deletion, and delays one by at most
+A ledger is deleted once its record is gone. The hint only lets the bookies free the space within minutes and not at
+their next garbage collection (S9). A failed hint never fails a deletion, and hints delay a deletion by at most
 ``delete_hint_timeout_ms``.
 """
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None = None) -> LedgerMetadata | None:
-    """Delete a ledger's record; with ``version``, only if the record has this version. Blocks. Returns the record for
-    :class:`Hints`, or None if it is corrupt. Raises NoSuchLedgerError, MetadataConflictError,
+    """Delete a ledger's record. With ``version``, delete it only if it has this version. This blocks. Return the record
+    for :class:`Hints`, or None if it is corrupt. Raises NoSuchLedgerError, MetadataConflictError,
     MetadataUnavailableError."""
     metadata: LedgerMetadata | None = None
     try:
@@ -36,10 +36,10 @@ def delete_record(store: MetadataStore, ledger_id: LedgerId, version: int | None
 
 
 class Hints:
-    """Tells bookies about deleted ledgers. Belongs to the client's loop.
+    """Sends bookies hints about deleted ledgers. It belongs to the client's loop.
 
-    ``refresh`` reads the bookies' addresses again. A bookie that did not answer is skipped for ``pause_s``, so
-    that deleting many ledgers does not wait for it each time.
+    ``refresh`` reads the bookies' addresses again. A bookie that did not answer gets no hint for ``pause_s``, so that
+    deletions of many ledgers do not wait for it each time.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class Hints:
         self._silent = Quarantine()
 
     async def send(self, deleted: Mapping[LedgerId, LedgerMetadata | None]) -> None:
-        """Tell every bookie that these records name, all at once, within ``timeout_s``. Raises only CancelledError."""
+        """Send hints in parallel to all bookies that these records name, within ``timeout_s``. Raises only
+        CancelledError."""
         silent = self._silent.now()
         of_bookie = {bookie: ids for bookie, ids in _by_bookie(deleted).items() if bookie not in silent}
         untold = set(of_bookie)
@@ -69,8 +70,8 @@ class Hints:
             logger.info("bookies %s got no hint of deleted ledgers; their garbage collection finds them", names)
 
     async def _tell_all(self, of_bookie: Mapping[BookieId, Sequence[LedgerId]], untold: set[BookieId]) -> bool:
-        """Tell these bookies, and remove from ``untold`` those that answered. Return True if one was unreachable: its
-        address may have changed."""
+        """Send hints to these bookies, and remove those that answered from ``untold``. Return True if a bookie was
+        unreachable, because its address may have changed."""
         tells = [self._tell(bookie, ids, untold) for bookie, ids in of_bookie.items()]
         return any(await asyncio.gather(*tells))
 
@@ -82,7 +83,7 @@ class Hints:
         except BookieUnreachableError:
             return True
         except BookKeeperError as error:
-            logger.debug("bookie %s was not told of deleted ledgers: %s", bookie, error)
+            logger.debug("bookie %s got no hint of deleted ledgers: %s", bookie, error)
         else:
             untold.discard(bookie)
         return False

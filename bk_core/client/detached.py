@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ranges without a session with the metadata service (K3).
 
-A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. If no listed replica can
-give an entry, the reader calls ``refresh`` for a new record and new addresses. A long read calls it again if the
-bookies move again, but not twice for one entry.
+A Spark driver looks up metadata, addresses and LAC once, and its tasks read ranges with them. If no replica that the
+record lists can give an entry, the reader calls ``refresh`` for a new record and new addresses. It calls ``refresh`` at
+most once for each position of a read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId, Ledger
 from bk_core.transport.lanes import LaneTransport
 
 Refresh: TypeAlias = Callable[[LedgerId], tuple[LedgerMetadata, Mapping[BookieId, BookieServiceInfo]]]
-"""Reads the ledger's record and the bookies' addresses again; blocks."""
+"""A blocking function that reads the ledger's record and the bookies' addresses again."""
 
 
 class DetachedReader:
     """A reader of ranges that are known to exist. It takes the password and the digest type from the metadata.
 
-    It belongs to the loop it was made on, and is an async context manager that closes it.
+    It belongs to the loop on which it was made. As an async context manager it closes itself at the end.
     """
 
     def __init__(
@@ -54,15 +54,18 @@ class DetachedReader:
         self._transport.update_bookies(list(infos.values()))
 
     async def update_bookies(self, infos: Mapping[BookieId, BookieServiceInfo]) -> None:
-        """Add or change addresses of bookies."""
+        """Add or change the addresses of bookies."""
         self._transport.update_bookies(list(infos.values()))
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> BatchIterator[list[tuple[int, EntryBatch | ColumnBatch]]]:
-        """Read all ranges in order; each batch comes with the number of its range. Each list holds the batches that are
-        ready. Several small ranges are read at once. If a range names ``columns``, only these are read where that saves
-        work. Raises as :meth:`read`, after the batches before the error."""
+        """Read all ranges in order. Each item is a list of the batches that are ready, each with the number of its
+        range.
+
+        Several small ranges are read at the same time. If a range names ``columns``, only these columns are read where
+        that saves work. Raises the errors of :meth:`read`, after the batches before the error.
+        """
         return BatchIterator(read_ahead(wanted, lambda each: self._read_range(each, prefer)))
 
     async def _read_range(self, each: WantedRange, prefer: int) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
@@ -105,7 +108,7 @@ class DetachedReader:
                         yield batch
                         position = batch.last_entry_id + 1
                 return
-            except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave up its copy may deny it
+            except (EntryUnreadableError, NoSuchEntryError):  # a bookie that gave up its copy may deny the entry
                 if self._refresh is None or refreshed_at == position:
                     raise
             refreshed_at = position
@@ -136,7 +139,7 @@ class DetachedReader:
         )
 
     def metrics(self) -> ClientMetrics:
-        """Return a copy of what this reader has counted."""
+        """Return a copy of this reader's counters."""
         return self._observer.counts.snapshot()
 
     async def close(self) -> None:

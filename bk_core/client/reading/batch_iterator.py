@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The iterator that every read and every tail of the asyncio client returns.
 
-Cancelling a coroutine ends it, so an async generator whose ``__anext__`` is cancelled has ended: its next call looks
-like the end of the data. Here each step of the source is a task of its own. Cancelling the caller's wait leaves that
-task alone, and the next call takes its result. So nothing is lost, nothing comes twice, and only :meth:`aclose` (or
-dropping the iterator) ends the work. A step costs one task, which a whole batch shares.
+A cancelled coroutine ends. So an async generator whose ``__anext__`` was cancelled has ended, and its next call looks
+like the end of the data. Here each step of the source is a separate task. If the caller is cancelled while it waits,
+the task continues, and the next call returns its result. So no item is lost, no item comes twice, and the work ends
+only with :meth:`aclose` or when the iterator is dropped. A step costs one task per batch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ D = TypeVar("D")
 
 
 class BatchIterator(AsyncIterator[T], Generic[T]):
-    """The items of a read or a tail, in order, each once; an async context manager that closes the iterator.
+    """An iterator over the items of a read or a tail, in order, each once. As an async context manager it closes itself
+    at the end.
 
-    A call that was cancelled, by ``asyncio.wait_for`` for instance, loses nothing: the next call goes on where the
-    iterator was. After the end or an error, each later call raises the same again. Only one call may wait at a time; a
-    second one raises InvalidArgumentError. Close the iterator unless you read to its end; an iterator that is dropped
-    closes itself, from any thread.
+    A cancelled call, for instance by ``asyncio.wait_for``, loses no item: the next call returns it. After the end or an
+    error, each later call raises the same exception again. Only one call may wait at a time; a second call raises
+    InvalidArgumentError. Close the iterator unless you read to its end. An iterator that is dropped closes itself, on
+    whichever thread this happens.
     """
 
     _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
@@ -45,7 +46,8 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
 
     async def __anext__(self) -> T:
         """Return the next item. Raises StopAsyncIteration at the end and after a close, InvalidArgumentError while
-        another call waits, ClientClosedError if the iterator is closed meanwhile, and what the read or tail raises."""
+        another call waits, ClientClosedError if the iterator is closed meanwhile, and the errors of the read or
+        tail."""
         self._guard.check("this iterator")
         if self._is_awaited:
             raise InvalidArgumentError(
@@ -98,9 +100,9 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
 
 
 class KeptItems(Generic[T]):
-    """The items of an iterator by number, for a thread that waits for the loop. The last item is kept until the thread
-    asks for the next one: an interrupt may hit the thread after the item has left the iterator, and then the thread
-    asks for the same item again."""
+    """Gives the items of an iterator by number, to a thread that waits for the loop. It keeps the last item until the
+    thread asks for the next one: an interrupt may hit the thread after the item has left the iterator, and then the
+    thread asks for the same item again."""
 
     def __init__(self, source: BatchIterator[T]) -> None:
         self.source = source
@@ -109,11 +111,11 @@ class KeptItems(Generic[T]):
         self._item: object = None
 
     async def item(self, number: int, end: D) -> T | D:
-        """Return the item of this number: the one of the previous call, or the next one. Return ``end`` after the
-        last."""
+        """Return the item with this number, which is the item of the previous call or the next one. Return ``end`` if
+        there is no next item."""
         async with self._turn:
             if number != self._number:
-                self._item = None  # the thread has it; free its memory before the next one is read
+                self._item = None  # the thread has the old item; free its memory before the next item is read
                 self._item = await anext(self.source, end)
                 self._number = number
             return self._item  # type: ignore[return-value]  # set by this call or the one before
@@ -129,7 +131,7 @@ async def _advance(source: AsyncGenerator[T, None]) -> tuple[T | None, Exception
 
 
 async def _done(step: asyncio.Task[tuple[T | None, Exception | None]]) -> None:
-    """Wait for ``step``; a cancelled wait leaves it alone."""
+    """Wait for ``step``. A cancelled wait does not cancel the step."""
     waiter = step.get_loop().create_future()
 
     def wake(_: object) -> None:

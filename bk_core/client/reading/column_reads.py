@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads some columns of entries of codec ``arrow``: their directories first, then the bytes of these columns.
+"""Reads some columns of entries of codec ``arrow``. It first reads the entries' directories, then these columns.
 
-Both are ranges of bytes that a bookie cuts out of its entries (:mod:`bk_core.entries.parts`). A directory holds bounds
-of the values of each column, so a reader that looks for some rows reads only the directory of most entries.
+A bookie cuts both out of its entries as ranges of bytes (:mod:`bk_core.entries.parts`). A directory holds bounds of the
+values of each column, so a reader that looks for certain rows reads only the directory of most entries.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from bk_core.errors import EntryUnreadableError, IntegrityError, NoSuchEntryErro
 from bk_core.model import DigestType, EntryId
 
 ENTRY_BYTES_MIN = 32 << 10
-"""Entries below this size are read whole: a second request costs as much as the bytes of the other columns."""
+"""The minimum size, in bytes, of entries whose columns are read apart. Smaller entries are read whole, because a second
+request would cost as much as the bytes of the other columns."""
 WINDOW_BYTES = 16 << 20
-"""The directories of this many bytes of entries, counted whole, are read together; then their columns are read."""
+"""The total size, in bytes, of the entries whose directories one request reads. Then their columns are read."""
 GAP_MAX = 4
-"""One request reads two wanted entries if at most this many others lie between them: a second request would cost more
-than these others."""
+"""The maximum number of unwanted entries that one request reads between two wanted entries. A second request would cost
+more than reading these entries."""
 
 
 Read = Callable[[EntryId, EntryId, Parts], AsyncGenerator[EntryBatch, None]]
-"""Reads parts of a run of entries, in order."""
+"""A function that reads the given parts of the entries from the first id to the last, in order."""
 
 
 async def read_columns(
     read: Read, first: EntryId, last: EntryId, wanted: ColumnsWanted
 ) -> AsyncGenerator[ColumnBatch, None]:
-    """Read the wanted columns of those entries from ``first`` to ``last`` that may have wanted rows, in order. Raises
-    what ``read`` raises, and IntegrityError for an entry without a directory."""
+    """Read the wanted columns of the entries ``first`` to ``last``, in order. Entries whose directory shows that they
+    have no wanted row are left out. Raises the errors of ``read``, and IntegrityError for an entry without a
+    directory."""
     directories: list[Directory | None] = []
     async with aclosing(read(first, last, wanted.heads)) as heads:
         async for batch in heads:
@@ -62,7 +64,8 @@ async def columns_or_entries(
     first: EntryId,
     last: EntryId,
 ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-    """Read as :func:`read_columns`. From the first entry on whose parts cannot be read, read whole entries."""
+    """Read the same entries as :func:`read_columns`. If the parts of an entry cannot be read, read this entry and all
+    later ones whole."""
     with suppress(EntryUnreadableError, NoSuchEntryError, IntegrityError):
         async with aclosing(read_columns(parts, first, last, wanted)) as columns:
             async for found in columns:
@@ -75,8 +78,8 @@ async def columns_or_entries(
 
 
 def if_it_pays(wanted: ColumnsWanted | None, entry_bytes: int, digest_type: DigestType | None) -> ColumnsWanted | None:
-    """Return ``wanted``, or None if whole entries should be read. That is so if entries, of about ``entry_bytes``, are
-    too small for parts to save anything, or if the ledger's digest type cannot verify parts."""
+    """Return ``wanted``, or None if whole entries should be read. They should be read whole if entries of about
+    ``entry_bytes`` are too small for parts to save anything, or if the ledger's digest type cannot verify parts."""
     return wanted if entry_bytes >= ENTRY_BYTES_MIN and digest_type is not None and digest_type.has_parts else None
 
 
@@ -89,7 +92,8 @@ def _kept(directories: Sequence[Directory | None], batch: EntryBatch) -> ColumnB
 
 
 def _runs(kept: Sequence[bool]) -> list[tuple[int, int]]:
-    """Return stretches (begin, end) that hold every kept place, and few others (GAP_MAX)."""
+    """Return runs (begin, end) of positions that cover every kept position. Between two kept positions of a run there
+    are at most GAP_MAX others."""
     found = list[tuple[int, int]]()
     for place, is_kept in enumerate(kept):
         if not is_kept:

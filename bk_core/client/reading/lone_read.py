@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one entry with one request to one bookie, which is enough if nothing goes wrong.
+"""Reads one entry with one request to one bookie, which is enough if nothing fails.
 
-For a client that looks up many single entries, the machine of ranges (:class:`~bk_core.protocol.reader.RangeRead`)
-costs more than everything else. So this file asks one bookie of the write set. An answer counts only if it is the whole
-entry and verifies. Nothing is concluded from any other answer: the machine then asks again, and interprets the answers.
-The machine asks the bookie last if it failed here or was silent for ``speculative_read_ms``.
+If a client looks up many single entries, the machine that reads ranges
+(:class:`~bk_core.protocol.reader.RangeRead`) costs more than everything else. So this file asks one bookie of the write
+set. An answer counts only if it is the whole entry and verifies. After any other answer the caller reads the entry with
+the machine, which asks again. A bookie that failed here, or was silent for ``speculative_read_ms``, is then asked last.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bk_core.transport.port import ReadPart, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 
 RUN_IDS = 1024
-"""How many consecutive entry ids are read from the same bookie: it finds these entries in frames that it has just
-read."""
+"""The number of consecutive entry ids that are read from the same bookie. The bookie finds most of these entries in
+frames that it has just read."""
 
 
 async def lone_read(
@@ -40,7 +40,7 @@ async def lone_read(
     slow: Quarantine,
     observer: Observer,
 ) -> EntryBatch | None:
-    """Read one entry and return it verified, or return None if it must be read as a range. Raises only
+    """Read one entry and return it verified. Return None if the caller must read it as a range instead. Raises only
     CancelledError."""
     if spans() is not None:
         return None  # only the driver of the machine makes spans
@@ -77,8 +77,8 @@ def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: 
 async def _asked(
     transport: Transport, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, config: ClientConfig
 ) -> memoryview | BookKeeperError | None:
-    """Return the frames of the answer, or the error that ended it. Return None if the answer is not exactly that entry,
-    or if the link does not return a :class:`ToldRead`."""
+    """Read the entry from the bookie. Return the frames of the answer, or the error that ended it. Return None if the
+    answer is not exactly this entry, or if the link does not return a :class:`ToldRead`."""
     deadline_ms = min(config.speculative_read_ms, config.read_timeout_ms)
     try:
         read = transport.link(bookie).read(

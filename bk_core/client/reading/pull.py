@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits, on another thread, for work on the client's loop: Arrow's streams are pulled by threads."""
+"""Waits, on another thread, for work on the client's loop. Arrow reads its streams on threads."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S = 1.0
-"""The seconds between two checks of a waiting reader that its client is still open."""
+"""The number of seconds after which a waiting thread checks again that the client is still open."""
 
 
 class Pull:
-    """Waits, on another thread, for work on the client's loop."""
+    """Lets a thread other than the loop's wait for work that runs on the client's loop."""
 
     def __init__(self, bookkeeper: BookKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self._bookkeeper, self._loop, self._guard = bookkeeper, loop, ForkGuard()
         self._thread = threading.get_ident()  # the thread of the loop
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of ``work``. Raises the errors of ``work``, ClientClosedError once the client is closed,
-        ForkedHandleError in a forked child, and InvalidArgumentError on the loop's own thread, where it would wait for
-        ever."""
+        """Run ``work`` on the loop and return its result. Raises the errors of ``work``, ClientClosedError once the
+        client is closed, ForkedHandleError in a forked child, and InvalidArgumentError on the loop's thread, where the
+        call would wait for ever."""
         try:
             self._check()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -15,7 +15,7 @@ from bk_core.transport.port import Transport
 
 
 class QuorumEndDriver(Work[FinishEnd]):
-    """One search for the end of an open ledger above its LAC."""
+    """The driver of one search for the end of an open ledger above its LAC."""
 
     def __init__(
         self,
@@ -37,6 +37,6 @@ class QuorumEndDriver(Work[FinishEnd]):
         self._driver.handle({FinishEnd: self._finish, Fail: lambda effect: self.end(effect.error)})
 
     async def run(self) -> FinishEnd:
-        """Return the end and the record that it was found with. Raises NoSuchLedgerError, MetadataUnavailableError, and
+        """Return the end and the record by which it was found. Raises NoSuchLedgerError, MetadataUnavailableError, and
         the error given to ``end``."""
         return await self._run()

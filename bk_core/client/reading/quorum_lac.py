@@ -25,10 +25,10 @@ from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 
 UNREACHABLE_PAUSE_S = 0.1
-"""How many seconds pass before an unreachable bookie is asked again."""
+"""The number of seconds before an unreachable bookie is asked again."""
 
 STRAGGLERS_S = 0.05
-"""How many seconds a quorum LAC read waits for a further answer once it has enough of them."""
+"""The number of seconds that a quorum LAC read waits for one more answer once it has enough answers."""
 
 
 async def lac_event(
@@ -38,8 +38,9 @@ async def lac_event(
     refused: Refused,
     deadline_s: float = 0.0,
 ) -> ev.LacAnswered | ev.LacFailed:
-    """Ask a bookie, and return its answer or failure as an event for the machine. While the bookie is unreachable, it
-    is asked again until the deadline, because it may be starting. ``ask`` gets the number of seconds that are left."""
+    """Ask a bookie for its evidence of the LAC, and return its answer or failure as an event for the machine. An
+    unreachable bookie may be starting, so it is asked again until the deadline. ``ask`` makes the call; its argument is
+    the number of seconds that are left."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while True:
@@ -72,11 +73,11 @@ async def quorum_lac(
     transport: Transport, metadata: LedgerMetadata, digester: Digester, *, config: ClientConfig
 ) -> EntryId:
     """Return the highest LAC that the answers of the last ensemble prove. Every ack quorum must have a bookie that
-    answered. The other bookies may prove a higher LAC, so their answers count too while they come within STRAGGLERS_S
-    of one another.
+    answered. Later answers may prove a higher LAC, so they count, too, as long as the next one comes within
+    STRAGGLERS_S.
 
-    Raises QuorumTimeoutError when too few bookies answered with evidence that verifies, and AuthenticationError when
-    every bookie that could be asked refuses this client.
+    Raises QuorumTimeoutError if too few bookies answered with evidence that verifies, and AuthenticationError if every
+    bookie that answered refuses this client.
     """
     machine, refused = QuorumLacRead(metadata, digester), Refused()
     asks = [read_lac(transport, digester, effect, config, refused) for effect in machine.start()]
@@ -139,9 +140,9 @@ class LacFollower:
         self._requests: dict[int, asyncio.Task[None]] = {}
         self._callers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._error: BookKeeperError | None = None  # why the driver stopped: a bug, or a lost right
+        self._error: BookKeeperError | None = None  # the error that stopped the driver: a bug, or a lost right
         self._ended: BookKeeperError | None = None  # the error given to stop()
-        self._lock = threading.Lock()  # guards the two below: a thread sets the watch
+        self._lock = threading.Lock()  # guards _cancel_store and _stopped, because a thread sets the watch
         self._cancel_store: CancelWatch | None = None
         self._stopped = False
 
@@ -151,7 +152,7 @@ class LacFollower:
 
     @property
     def lac(self) -> EntryId:
-        """The last entry of a closed ledger (MUST 14); of an open one the highest LAC proven so far."""
+        """The last entry of a closed ledger (MUST 14), or the highest LAC proven so far of an open ledger."""
         return self._machine.lac
 
     @property
@@ -160,15 +161,15 @@ class LacFollower:
 
     def check(self) -> None:
         """Raise NoSuchLedgerError if the ledger was deleted, IntegrityError if it was closed below a confirmed entry,
-        PermissionDeniedError if this client has lost the right to read it."""
+        and PermissionDeniedError if this client has lost the right to read it."""
         error = self._error or self._machine.error
         if error is not None:
             raise error
 
     async def refresh(self) -> EntryId:
-        """Read the record and, unless the ledger is closed, the LAC of a quorum; return the LAC. Raises
-        QuorumTimeoutError, AuthenticationError, MetadataUnavailableError, and what ``check`` and ``check_running``
-        raise."""
+        """Read the record and, unless the ledger is closed, the LAC of a quorum. Return the LAC. Raises
+        QuorumTimeoutError, AuthenticationError, MetadataUnavailableError, and the errors of ``check`` and
+        ``check_running``."""
         self.check_running()
         if not self.closed:
             if not self._waiting:
@@ -185,8 +186,8 @@ class LacFollower:
         return self.lac
 
     async def refresh_record(self) -> None:
-        """Sync with the store and read the record alone, because the bookies that it names did not give an entry. If
-        the store is unavailable, keep the known record. Raises NoSuchLedgerError."""
+        """Sync with the store and read the record, but no LAC. A reader calls this when the bookies of the known record
+        did not give an entry. If the store is unavailable, keep the known record. Raises NoSuchLedgerError."""
         try:
             await asyncio.to_thread(self.store.sync)
             found = await asyncio.to_thread(self.store.read_ledger, self._digester.ledger_id)
@@ -195,12 +196,12 @@ class LacFollower:
         self.record_read(found)
 
     def record_read(self, found: Versioned[LedgerMetadata]) -> None:
-        """Take a record that was read elsewhere, if it is newer than the known one."""
+        """Adopt a record that a caller has read, if it is newer than the known record."""
         self._driver.feed(ev.MetadataChanged(found))
 
     async def wait(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC. Raises
-        what ``check`` raises, and the error given to ``stop`` if that ends the wait."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over. Return the LAC. Raises
+        the errors of ``check``, and the error given to ``stop`` if ``stop`` ends the wait."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.lac <= above and not self.closed:
@@ -216,12 +217,12 @@ class LacFollower:
         return self.lac
 
     def check_running(self) -> None:
-        """Raise the error given to :meth:`stop`, if it was called."""
+        """Raise the error given to :meth:`stop` if that was called."""
         if self._ended is not None:
             raise self._ended
 
     def stop(self, error: BookKeeperError) -> None:
-        """End all watches; calls that wait, now or later, raise ``error``."""
+        """End all watches. Every waiting or later call raises ``error``."""
         if self._ended is None:
             self._ended = error
         self._driver.stop()
@@ -288,7 +289,8 @@ class LacFollower:
             self._driver.feed(ev.MetadataWatched())
 
     def _set_watch(self) -> None:
-        """Set the watch; runs in a thread. If ``stop`` was called meanwhile, cancel the watch that was just set."""
+        """Set the watch on the record. This runs in a thread. If ``stop`` was called meanwhile, cancel the watch
+        again."""
         cancel = self.store.watch_ledger(self._digester.ledger_id, self._store_called)
         with self._lock:
             if not self._stopped:
@@ -297,5 +299,5 @@ class LacFollower:
         cancel()
 
     def _store_called(self, found: Versioned[LedgerMetadata] | None) -> None:
-        """Give the machine a changed record. The store calls this on one of its threads."""
+        """Pass a changed record to the machine. The store calls this on one of its threads."""
         self._driver.loop.call_soon_threadsafe(self._driver.feed, ev.MetadataChanged(found))

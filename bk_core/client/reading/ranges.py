@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives :class:`~bk_core.protocol.reader.RangeRead` over a transport, as one async generator.
 
-The consumer sets the pace: parts that arrive wait in a queue, and a request asks for no more bytes than may wait there.
+The consumer sets the pace: parts that arrive wait in a queue, and a request asks for no more bytes than this queue may
+hold.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from bk_core.wire.lane.reasons import Reason
 logger = logging.getLogger(__name__)
 
 PARTS_QUEUED_MAX = 8
-"""How many events of a range read may be queued before the tasks that read from bookies wait."""
+"""The number of queued events of a range read at which the tasks that read from bookies wait."""
 
 _Event: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 
 class ReadAdapter:
     """Carries out one machine's reads, each in a task, and turns the answers into events. ``fence_key`` is the ledger
-    key that reads which fence carry."""
+    key, which a read that fences carries."""
 
     def __init__(
         self,
@@ -145,8 +146,8 @@ async def read_range(
     observer: Observer | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """Read the entries ``first`` to ``last`` in order, each once and verified. Bookies in ``slow`` are asked last. With
-    ``parts``, read these parts instead of whole entries. Raises NoSuchEntryError, EntryUnreadableError, and
-    AuthenticationError if every bookie of an entry refuses this client."""
+    ``parts``, read only these parts of the entries. Raises NoSuchEntryError, EntryUnreadableError,
+    PermissionDeniedError, and AuthenticationError if every bookie of an entry refuses this client."""
     read = RangeRead(
         metadata,
         digester,
@@ -193,22 +194,23 @@ async def read_range(
 
 
 def began_to_come(observer: Observer, ledger_id: LedgerId, first: EntryId, last: EntryId, took_s: float) -> None:
-    """Count how long the first entries of a range took, and log a slow read."""
+    """Count the time ``took_s`` until the first entries of a range came, and log a slow read."""
     observer.counts.read_seconds.observe(took_s)
     if took_s >= observer.slow_s:
         observer.was_slow(
-            lambda: f"read of ledger {ledger_id}, entries {first} to {last}: {took_s * 1000:,.0f} ms to the first ones"
+            lambda: f"read of ledger {ledger_id}, entries {first} to {last}: first entry after {took_s * 1000:,.0f} ms"
         )
 
 
 class Quarantine:
-    """Bookies that failed or were late, each with the time until which other bookies are preferred."""
+    """The bookies that failed or were late. Each stays in quarantine until a time; until then other bookies are
+    preferred."""
 
     def __init__(self) -> None:
         self._until: dict[BookieId, float] = {}
 
     def now(self) -> tuple[BookieId, ...]:
-        """Return the bookies whose time is not over."""
+        """Return the bookies that are in quarantine now."""
         if not self._until:
             return ()
         now = time.monotonic()
@@ -227,9 +229,9 @@ class _Cancels(Protocol):
 
 @dataclass(slots=True)
 class _Ahead:
-    """A request that was sent before the machine asked for it: a bookie that has answered gets the next request at
-    once, while its answer is still being verified. ``wanted`` says whether the machine's next request was this one; it
-    is None until then."""
+    """A request that was sent before the machine asked for it. A bookie that has answered gets the next request while
+    its answer is still being verified. ``wanted`` says whether the machine then asked for this request; it is None
+    until then."""
 
     effect: SendRead
     asked: _Cancels | None = None
@@ -237,7 +239,8 @@ class _Ahead:
 
 
 class _Timer:
-    """A timer that was set. A new timer of the same name replaces it, even if its event is already in the queue."""
+    """A timer that was set. After a cancel, or once a new timer of the same name replaces it, its event is dropped,
+    even if the event is already in the queue."""
 
     __slots__ = ("handle", "wanted")
 
@@ -261,11 +264,11 @@ class _Requests:
         self.refused = Refused()
         self._events: deque[tuple[_Ahead | _Timer | None, ReadEvent]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._room: deque[asyncio.Future[None]] = deque()  # callers that wait for room in the queue
+        self._room: deque[asyncio.Future[None]] = deque()  # tasks that wait until the queue is shorter
         self._asked: dict[int | str, _Cancels] = {}
         self._ahead: _Ahead | None = None
         self._spans = spans()
-        self._span: Any = None  # current only while a request is made: other code runs while the read waits
+        self._span: Any = None  # current only while a request is made, because other code runs while the read waits
 
     def trace(self, first: EntryId, last: EntryId) -> None:
         """Begin the span of the read, which :meth:`stop` ends."""
@@ -351,12 +354,12 @@ class _Requests:
     def _told(self, effect: SendRead, ahead: _Ahead | None, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
         try:
             self._heard(effect, ahead, _event_of(effect, answer, self.refused))
-        except Exception as error:  # a bug, as in `_take`; the connection is not to blame
+        except Exception as error:  # a bug, as in `_take`; the connection did not fail
             self._failed(effect, ahead, error)
 
     def _heard(self, effect: SendRead, ahead: _Ahead | None, event: _Event) -> None:
         self._put(ahead, event)
-        if isinstance(event, ReadAnswered):  # after the end of the answer is queued: nothing may overtake it
+        if isinstance(event, ReadAnswered):  # the next answer must not come before the end of this one
             self._ask_ahead(effect, event)
 
     async def _take(self, read: AsyncIterator[ReadPart | ReadTrailer], effect: SendRead, ahead: _Ahead | None) -> None:

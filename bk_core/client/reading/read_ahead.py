@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads many ranges ahead: it reads several at once and delivers them in order, so that thousands of small ledgers do
-not cost a round trip each.
+"""Reads many ranges ahead. It reads several ranges at the same time and delivers them in order, so that thousands of
+small ledgers do not cost a round trip each.
 
-At most RANGES_MAX ranges are read at once, and by the estimates of their sizes at most BYTES_MAX payload bytes. A
-larger range is read alone, no faster than its consumer takes it.
+At most RANGES_MAX ranges are read at the same time, and by the estimates of their sizes at most BYTES_MAX payload
+bytes. A larger range is read alone, no faster than its consumer takes its batches.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from bk_core.model import EntryId, LedgerId, LedgerMetadata
 RANGES_MAX = 32
 BYTES_MAX = 4 << 20
 BATCHES_QUEUED_MAX = 2
-"""How many batches of one range wait here. :mod:`bk_core.client.reading.ranges` has another queue below this one."""
+"""The maximum number of batches of one range that wait for the consumer. :mod:`bk_core.client.reading.ranges` has
+another queue, of the events of one read."""
 HANDED_BYTES_MAX = 1 << 20
-"""Batches that are ready are delivered together up to this size: each delivery costs a change of threads."""
+"""The size, in payload bytes, at which a delivery of ready batches ends. Batches are delivered together because each
+delivery costs a change of threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """The entries ``first`` to ``last`` of a ledger, both inclusive; ``bytes`` estimates their payload bytes. With
-    ``columns``, only these are wanted of entries of codec ``arrow``."""
+    """The entries ``first`` to ``last`` of a ledger, both inclusive. ``bytes`` estimates their payload bytes. With
+    ``columns``, only these columns are wanted of entries of codec ``arrow``."""
 
     ledger_id: LedgerId
     metadata: LedgerMetadata
@@ -40,7 +42,7 @@ class WantedRange:
 
 
 class Range(Protocol):
-    """A range to read; ``bytes`` estimates its payload bytes."""
+    """A range to read. ``bytes`` estimates its payload bytes."""
 
     @property
     def bytes(self) -> int: ...
@@ -59,7 +61,8 @@ Read = Callable[[W], AsyncGenerator[B, None]]
 
 
 class _Reading(Generic[W, B]):
-    """A task that reads one range into a small queue, which ends with None or with the exception raised."""
+    """A task that reads one range into a small queue. The last item of the queue is None, or the exception that ended
+    the range."""
 
     def __init__(self, number: int, wanted: W, read: Read[W, B]) -> None:
         self.number, self.bytes = number, wanted.bytes
@@ -92,8 +95,8 @@ async def read_ahead(
 ) -> AsyncGenerator[list[tuple[int, B]], None]:
     """Read all ranges in order, and yield lists of the batches that are ready, each with the number of its range.
 
-    Raises what ``read`` raises, after the batches before the error. Closing the generator ends the reading of every
-    range.
+    Raises the errors of ``read``, after the batches before the error. Closing the generator ends the reads of all
+    ranges.
     """
     window = _Window(enumerate(wanted), read, ranges_max, bytes_max)
     try:
@@ -115,7 +118,8 @@ class _Window(Generic[W, B]):
         self._error: Exception | None = None
 
     def begin(self) -> bool:
-        """Begin as many ranges as the limits allow, at least one. Return False when all ranges are delivered."""
+        """Begin to read as many ranges as the limits allow, but at least one. Return False when all ranges are
+        delivered."""
         held = sum(reading.bytes for reading in self._begun)
         while self._next is not None and (
             not self._begun or (len(self._begun) < self._ranges_max and held + self._next[1].bytes <= self._bytes_max)
@@ -127,7 +131,8 @@ class _Window(Generic[W, B]):
         return bool(self._begun)
 
     async def ready(self) -> list[tuple[int, B]]:
-        """Wait for the next batch or the end of the first range, and take the batches that are ready after it."""
+        """Wait for the next batch or the end of the first range. Return this batch and the batches that are ready after
+        it."""
         if self._error is not None:
             raise self._error
         taken: list[tuple[int, B]] = []

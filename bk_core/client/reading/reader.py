@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a ledger that is read. Opened without recovery, it never disturbs the writer and reads up to the LAC.
-Opened with recovery, the ledger is closed and read up to its last entry."""
+"""The handle of a ledger that is open for reading. A handle that was opened without recovery never disturbs the writer
+and reads up to the LAC. An open with recovery closes the ledger, and the handle reads up to its last entry."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.transport.port import Transport
 
 TAIL_WAIT_S = 30.0
-"""How many seconds a tail waits for a new LAC before it looks again whether the ledger is closed."""
+"""The number of seconds that a tail waits for a new LAC before it checks again whether the ledger is closed."""
 
 QUORUM_SETTLE_MS = 60_000.0
-"""How long :meth:`LedgerReader.wait_quorum_end` waits between its two looks: twice the client timeout of Pulsar."""
+"""The milliseconds that :meth:`LedgerReader.wait_quorum_end` waits between its two requests to the bookies. This is
+twice the client timeout of Pulsar."""
 
 
 class LedgerReader:
-    """A ledger open for reading. Made by ``BookKeeper.open_ledger``; an async context manager that closes it."""
+    """A ledger that is open for reading, made by ``BookKeeper.open_ledger``. As an async context manager it closes
+    itself at the end."""
 
     def __init__(
         self,
@@ -78,17 +80,19 @@ class LedgerReader:
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        """The last entry that may be read: the last entry of a closed ledger; of an open one the highest known LAC."""
+        """The last entry that may be read. This is the last entry of a closed ledger, or the highest known LAC of an
+        open ledger."""
         return self._follower.lac
 
     @property
     def length(self) -> int:
-        """Payload bytes of a closed ledger; 0 while it is open, because its record does not hold the length yet."""
+        """The number of payload bytes of a closed ledger. It is 0 while the ledger is open, because the record has no
+        length yet."""
         return self.metadata.length
 
     async def length_to(self, last: EntryId) -> int:
-        """Return the payload bytes of the entries 0 to ``last``, which must be readable. Unless the record holds this
-        sum, read it from entry ``last``. Raises as :meth:`read`."""
+        """Return the number of payload bytes of the entries 0 to ``last``, which must be readable. Unless the record
+        holds this sum, read it from entry ``last``. Raises the errors of :meth:`read`."""
         if last < 0:
             return 0
         if self.is_closed and last == self.last_add_confirmed:
@@ -97,20 +101,20 @@ class LedgerReader:
             return sum([batch.length_before + batch.payload_bytes async for batch in batches])
 
     def read(self, first: EntryId, last: EntryId, *, unconfirmed: bool = False) -> BatchIterator[EntryBatch]:
-        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches; last = first − 1 is an empty
-        range.
+        """Read the entries ``first`` to ``last``, both inclusive, in order, in batches. If last = first − 1, the range
+        is empty.
 
-        Raises InvalidArgumentError beyond the LAC, NoSuchEntryError for lost data (never skipped), and
-        EntryUnreadableError when no replica gives an entry now. With ``unconfirmed`` it also reads entries beyond the
-        LAC of an open ledger that some bookie already has. Such an entry may never become part of the ledger, and
-        NoSuchEntryError then says only that the entry is not there yet.
+        With ``unconfirmed`` also read entries above the LAC of an open ledger, if a bookie has them. Such an entry may
+        never become part of the ledger. Raises InvalidArgumentError for entries above the LAC, NoSuchEntryError for a
+        lost entry, which is never skipped, and EntryUnreadableError if no replica gives an entry now. NoSuchEntryError
+        for an entry above the LAC says only that the entry is not there yet.
         """
         return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
 
     async def reading(
         self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
     ) -> AsyncGenerator[EntryBatch, None]:
-        """Read as :meth:`read`, for generators of this package: a cancelled step ends this one."""
+        """Read the same as :meth:`read`, for generators of this package. A cancelled step ends this generator."""
         self._guard.check("this ledger")
         self._follower.check_running()
         readable = self.last_add_confirmed if self.is_closed else max(self.last_add_confirmed, self._quorum_end)
@@ -130,7 +134,7 @@ class LedgerReader:
                     yield batch
                     position = batch.last_entry_id + 1
         except (EntryUnreadableError, NoSuchEntryError):
-            await self._follower.refresh_record()  # copies may have moved; the old bookie may deny the entry
+            await self._follower.refresh_record()  # copies may have moved, so that the known bookies deny it
             await self._refresh()
         else:
             return
@@ -150,7 +154,7 @@ class LedgerReader:
 
     def read_parts(self, first: EntryId, last: EntryId, parts: Parts) -> AsyncGenerator[EntryBatch, None]:
         """Read parts of readable entries, from the bookies that the known record names. Raises EntryUnreadableError
-        also for entries whose parts cannot be verified; :meth:`read` gives these entries whole."""
+        also for an entry whose parts cannot be verified; :meth:`read` may still return this entry whole."""
         return self._range(first, last, parts)
 
     async def _lone(self, entry_id: EntryId) -> EntryBatch | None:
@@ -180,17 +184,17 @@ class LedgerReader:
         )
 
     def tail(self, from_entry: EntryId = 0) -> BatchIterator[EntryBatch]:
-        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. Never
+        """Read every entry from ``from_entry`` on, as soon as it is confirmed, until the ledger is closed. A tail never
         fences.
 
-        Raises what ``read`` raises, NoSuchLedgerError when the ledger is deleted, IntegrityError when it was closed
-        below a confirmed entry (entries were lost), PermissionDeniedError when this client has lost the right to read
-        it, and ClientClosedError when this reader or its client is closed.
+        Raises the errors of ``read``, NoSuchLedgerError if the ledger is deleted, IntegrityError if it was closed below
+        a confirmed entry (entries were lost), PermissionDeniedError if this client has lost the right to read it, and
+        ClientClosedError if this reader or its client is closed.
         """
         return BatchIterator(self.tailing(from_entry))
 
     async def tailing(self, from_entry: EntryId) -> AsyncGenerator[EntryBatch, None]:
-        """Read as :meth:`tail`, for generators of this package: a cancelled step ends this one."""
+        """Read the same as :meth:`tail`, for generators of this package. A cancelled step ends this generator."""
         self._guard.check("this ledger")
         position = from_entry
         while True:
@@ -207,19 +211,19 @@ class LedgerReader:
                 await self._follower.wait(position - 1, TAIL_WAIT_S)
 
     async def refresh_lac(self) -> EntryId:
-        """Ask the store and a quorum of bookies how far the ledger is confirmed; return the LAC. Raises
+        """Ask the metadata store and a quorum of bookies how far the ledger is confirmed, and return the LAC. Raises
         QuorumTimeoutError, MetadataUnavailableError, and the errors that end a :meth:`tail`."""
         self._guard.check("this ledger")
         return await self._follower.refresh()
 
     async def wait_quorum_end(self, settle_ms: float = QUORUM_SETTLE_MS) -> EntryId:
-        """Find entries above the LAC that may be shown, and return the last one, or the LAC if there are none. Never
-        fences. :meth:`read` then reads up to it.
+        """Find entries above the LAC that may be shown, without fencing. Return the last such entry, or the LAC if
+        there is none. :meth:`read` then reads up to the returned entry.
 
-        An entry counts if Qa members of its write set return it, now and after ``settle_ms``, every entry below it
-        counts, and the ledger's record keeps its version meanwhile. A closed ledger returns its last entry. It is not
-        certain that such an entry stays: a writer that was paused for longer than ``settle_ms`` can still drop it.
-        Raises what :meth:`refresh_lac` raises, and InvalidArgumentError for a negative time.
+        An entry counts if Qa members of its write set return it, both now and after ``settle_ms``, if every entry below
+        it counts, and if the ledger's record keeps its version meanwhile. It is not certain that such an entry stays: a
+        writer that was paused for longer than ``settle_ms`` can still drop it. For a closed ledger the last entry is
+        returned. Raises the errors of :meth:`refresh_lac`, and InvalidArgumentError for a negative time.
         """
         if settle_ms < 0:
             raise InvalidArgumentError("settle_ms must be at least 0", value=f"settle_ms={settle_ms:g}")
@@ -248,16 +252,16 @@ class LedgerReader:
         return max(self.last_add_confirmed, found.last)
 
     async def wait_lac(self, above: EntryId, timeout_s: float) -> EntryId:
-        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over; return the LAC."""
+        """Wait until the LAC is above ``above``, the ledger is closed, or ``timeout_s`` is over. Return the LAC."""
         self._guard.check("this ledger")
         return await self._follower.wait(above, timeout_s)
 
     async def close(self) -> None:
-        """End the watches; calls that wait raise ClientClosedError. The ledger does not change."""
+        """End all watches of this reader. Calls that wait raise ClientClosedError. The ledger does not change."""
         self.end(ClientClosedError(f"the reader of ledger {self.ledger_id} is closed", outcome=Outcome.NOT_APPLIED))
 
     def end(self, error: BookKeeperError) -> None:
-        """End the watches as :meth:`close` does, but make calls that wait raise ``error``."""
+        """End all watches of this reader. Calls that wait raise ``error``."""
         self._follower.stop(error)
         for search in tuple(self._searches):
             search.end(error)

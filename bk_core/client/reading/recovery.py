@@ -27,7 +27,7 @@ from bk_core.wire.lane.evidence import LacEvidence
 
 
 class RecoveryDriver(Work[FinishRecovery]):
-    """One recovery of one ledger."""
+    """The driver of one recovery of one ledger."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class RecoveryDriver(Work[FinishRecovery]):
         self._attempt_began = self._driver.loop.time()
 
     async def run(self) -> tuple[Versioned[LedgerMetadata], int]:
-        """Recover the ledger; return its closed metadata and the number of entries that were written back.
+        """Recover the ledger. Return its closed metadata and the number of entries that were written back.
 
-        Raises RecoveryInconclusiveError (the ledger stays IN_RECOVERY, and no client was shown an end of it),
-        AuthenticationError, WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError.
+        Raises AuthenticationError, WrongPasswordError, NoSuchLedgerError, MetadataUnavailableError, and
+        RecoveryInconclusiveError. After the last one the ledger is IN_RECOVERY, and no client has seen an end of it.
         """
         finished = await self._run()
         return finished.metadata, finished.recovered_entries

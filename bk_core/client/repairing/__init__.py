@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts lost copies of entries back, and moves copies."""
+"""Restores missing copies of entries, and moves copies."""

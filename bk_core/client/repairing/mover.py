@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out planned moves of copies (decision 0051) with the machine of repairs. The machine sees the source as a
-bookie that leaves, and the target as the only bookie that can take its place.
+"""Carries out planned moves of copies (decision 0051) with the machine of repairs. The machine gets the source as a
+bookie that is leaving, and the target as the only bookie that can replace it.
 
 So a move is a repair: the entries are read and verified, the target has them on disk before the record names it, and
-the record is changed by compare-and-set. A move that ends halfway leaves copies that no record names, and the target
-gives these up.
+the record is changed by compare-and-set. A move that ends early leaves copies that no record names; the target deletes
+these later.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HINT_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The end of a move. ``why`` says why it was not made, and is empty if it was. ``size`` is the number of bytes that
-    were copied."""
+    """The result of a move. ``why`` is empty if the move was made, and otherwise says why not. ``size`` is the number
+    of bytes that were copied."""
 
     move: Move
     why: str = ""
@@ -38,17 +38,17 @@ class Moved:
 
 
 class Mover:
-    """Carries out the moves of one process under one budget. It belongs to the client's loop."""
+    """Carries out the moves of one process, all charged to one budget. It belongs to the client's loop."""
 
     def __init__(self, client: BookKeeper, owner: str, budget: ByteRate) -> None:
         self._client, self._owner, self._budget = client, owner, budget
         self._random = random.Random()
         self._in_hand: dict[LedgerId, None] = {}
-        self._may_keep = False  # whether a lock may be left that could not be given back
+        self._may_keep = False  # whether this process may still hold a lock that it could not release
 
     async def carry_out(self, move: Move) -> Moved:
-        """Carry out one move. Raises only CancelledError; then nothing was changed, or the move was made. A plan must
-        have at most one move of each ledger."""
+        """Carry out one move. A plan must have at most one move of each ledger. Raises only CancelledError; then the
+        record is unchanged, or the move was made."""
         self._in_hand[move.ledger_id] = None
         try:
             await self._give_back_kept()
@@ -79,7 +79,7 @@ class Mover:
     async def _move(self, move: Move) -> Moved:
         store = self._client.store
         if await asyncio.to_thread(store.read_underreplicated, move.ledger_id) is not None:
-            return Moved(move, "it lacks copies: those are put back first")
+            return Moved(move, "it lacks copies, which are restored first")
         record = (await asyncio.to_thread(store.read_ledger, move.ledger_id)).value
         if not record.is_closed:
             return Moved(move, "it is not closed")
@@ -102,7 +102,7 @@ class Mover:
         return Moved(move, "" if there else "another client changed its record", machine.size)
 
     async def _cluster(self, move: Move) -> ClusterRead:
-        """Describe the cluster to the machine so that only the target can take the place of the source."""
+        """Describe the cluster to the machine so that only the target can replace the source."""
         store = self._client.store
         chosen = await self._client.bookies_for_repair()
         writable = await asyncio.to_thread(store.writable_bookies)
@@ -115,7 +115,7 @@ class Mover:
         return ClusterRead(takes, seen, incarnations=lives, leaving=(move.source,), landscape=chosen.landscape)
 
     async def _tell(self, move: Move) -> None:
-        """Send a hint to the source, so that it checks soon whether it still needs its copy. Without the hint it finds
-        out later by itself."""
+        """Send a hint to the source, so that it checks soon whether it still needs its copy. Without the hint its
+        garbage collection checks later."""
         with contextlib.suppress(BookKeeperError):
             await self._client.transport.link(move.source).delete_hint([move.ledger_id], deadline_s=HINT_TIMEOUT_S)

@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 End: TypeAlias = FinishReplication | PostponeReplication
 BURST_S = 0.5
-"""How many seconds of unused rate are saved up."""
+"""The maximum number of seconds for which :class:`ByteRate` saves up an unused rate."""
 
 
 async def under_lock(
     store: MetadataStore, ledger_id: LedgerId, owner: str, work: Callable[[], Awaitable[T]]
 ) -> T | None:
-    """Do the work under the ledger's repair lock; return None if another process holds the lock. Copying needs the
-    lock: without it the receiving bookie might give up entries of a ledger whose record does not name it yet."""
+    """Do the work under the ledger's repair lock. Return None if another process holds the lock. A copy needs the lock:
+    without it the target might delete the entries, because the ledger's record does not name the target yet."""
     taken = asyncio.get_running_loop().create_task(asyncio.to_thread(store.lock_underreplicated, ledger_id, owner))
     try:
         return await work() if await asyncio.shield(taken) else None
     finally:
-        if await taken:  # also if the lock was taken while this call was cancelled
+        if await taken:  # the lock may have been taken although this call was cancelled
             await _to_its_end(asyncio.to_thread(store.unlock_underreplicated, ledger_id))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await ``work`` to its end, even if this call is cancelled. Otherwise a call that still waits for a thread would
-    never be made."""
+    """Wait for the end of ``work``, even if this call is cancelled. Otherwise ``work`` would be dropped if it still
+    waits for a thread."""
     task = asyncio.get_running_loop().create_task(work)
     try:
         await asyncio.shield(task)
@@ -61,10 +61,10 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerId]) -> Collection[LedgerId]:
-    """Return the locked ledgers; blocks. First give back the locks that ``owner`` holds in this session for ledgers
-    that are not ``in_hand``: the store was unavailable when these locks should have been given back, and no process
-    could repair the ledgers until the session ends. A repair that begins meanwhile may lose its lock; it then changes
-    nothing."""
+    """Return the ledgers whose repair lock is held. This blocks. First release the locks that ``owner`` holds in this
+    session for ledgers that are not ``in_hand``. These locks remained because the store was unavailable at their
+    release, and no process could repair the ledgers until the session ends. A repair that begins meanwhile may lose its
+    lock; it then changes nothing."""
     locks = store.underreplication_locks()
     for ledger_id, held_by in locks.items():
         if held_by == owner and ledger_id not in in_hand:
@@ -73,14 +73,15 @@ def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerI
 
 
 def newest_record(store: MetadataStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-    """Sync with the store and read the ledger's record; blocks. Repairs change even the record of a closed ledger."""
+    """Sync with the store and read the ledger's record. This blocks. The sync is needed because repairs change even the
+    record of a closed ledger."""
     store.sync()
     return store.read_ledger(ledger_id)
 
 
 class ByteRate:
-    """Limits the bytes per second that all repairs of a process copy. Repairs are served in the order in which they
-    ask. 0 sets no limit."""
+    """Limits the bytes per second that all repairs of a process copy, or does not limit them if ``bytes_per_s`` is 0.
+    Calls are served in the order in which they come."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -88,8 +89,7 @@ class ByteRate:
         self.spent = 0
 
     async def spend(self, size: int) -> None:
-        """Return once the rate allows these bytes and all bytes asked for before. At most ``BURST_S`` of unused rate is
-        saved up."""
+        """Wait until the rate allows these bytes and the bytes of all earlier calls."""
         self.spent += size
         if self._bytes_per_s <= 0:
             return
@@ -100,7 +100,8 @@ class ByteRate:
 
 
 class RepairDriver(Work[End]):
-    """One repair of one ledger, whose lock the caller holds. ``cluster`` reads which bookies are registered."""
+    """The driver of one repair of one ledger. The caller holds the ledger's repair lock. ``cluster`` reads which
+    bookies are registered."""
 
     def __init__(
         self,
@@ -132,7 +133,8 @@ class RepairDriver(Work[End]):
         )
 
     async def run(self) -> End:
-        """Run the repair and return how it ended. If cancelled, it leaves behind only copies that no record names."""
+        """Run the repair and return the effect that ended it. A cancelled repair leaves only copies that no record
+        names."""
         return await self._run()
 
     async def _read_record(self) -> MetadataRead:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that all drivers of the client share: the driver itself, timers, metrics, fork checks."""
+"""The code that all drivers of the client share: running a machine, timers, metrics and fork checks."""

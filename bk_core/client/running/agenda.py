@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callbacks and timers of all drivers of one loop.
+"""Runs the callbacks and timers of all drivers of one loop.
 
 asyncio makes several objects for each callback and timer, and compares timers in Python. With ten thousand writers that
-each had an entry in flight, this took more time than their protocol. Here one callback of the loop runs all acts that
-wait for the loop's next turn, and one timer of the loop fires all timers that are due.
+each had an entry in flight, this took more time than their protocol. Here one callback of the loop makes all calls that
+are due in the loop's next turn, and one timer of the loop fires all timers that are due.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from weakref import WeakKeyDictionary, ref
 
 
 class Timer:
-    """A timer that can be set again and again. Putting it off costs the loop nothing: its place on the agenda stays at
-    the earlier time, and at that time it takes a new place for the rest of the delay."""
+    """A timer that can be set again and again. To set it to a later time costs the loop nothing: its place on the
+    agenda remains at the earlier time, and when that time comes, the timer takes a new place for the rest of the
+    delay."""
 
     __slots__ = ("_agenda", "_due", "_fire", "_place")
 
     def __init__(self, agenda: Agenda, fire: Callable[[], None]) -> None:
         self._agenda = agenda
         self._fire: Callable[[], None] | None = fire
-        self._due: float | None = None  # when it is to fire; None: not set
-        self._place: float | None = None  # when the agenda looks at it
+        self._due: float | None = None  # the time at which it shall fire; None if it is not set
+        self._place: float | None = None  # the time at which the agenda checks it
 
     def set(self, delay_s: float) -> None:
         """Fire once after ``delay_s``; this replaces an earlier setting."""
@@ -39,13 +40,14 @@ class Timer:
         self._due = None
 
     def drop(self) -> None:
-        """Never fire again, and release the callback."""
+        """Cancel the timer for good, and release its callback."""
         self._due = self._fire = None
 
     def look(self, place: float) -> None:
-        """Act on the time of one of its places: fire, or take a new place if the timer was put off."""
+        """Act when the time of one of the timer's places has come. Fire, or take a new place if the timer was set to a
+        later time."""
         if place != self._place:
-            return  # it was set to fire earlier, and this place is left over
+            return  # the timer was set to an earlier time, and this is its old place
         self._place = None
         due = self._due
         if due is None or self._fire is None:
@@ -59,15 +61,15 @@ class Timer:
 
 
 class Agenda:
-    """The callbacks and timers of ``loop``. An exception of one act goes to the loop's exception handler, and the next
-    acts still run."""
+    """The callbacks and timers of ``loop``. An exception of one callback goes to the loop's exception handler, and the
+    next callbacks still run."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self.time = loop, loop.time
         self._acts: deque[Callable[[], None]] = deque()
         self._places: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
-        self._handle: asyncio.TimerHandle | None = None  # for the first place
+        self._handle: asyncio.TimerHandle | None = None  # the loop's timer for the first place
 
     def soon(self, act: Callable[[], None]) -> None:
         """Call ``act`` in the loop's next turn."""
@@ -76,7 +78,7 @@ class Agenda:
         self._acts.append(act)
 
     def _run(self, acts: deque[Callable[[], None]]) -> None:
-        self._acts = deque()  # acts that are added from here on run in the turn after this one
+        self._acts = deque()  # callbacks that are added from here on run in the turn after this one
         try:
             while acts:
                 self._call(acts.popleft())
@@ -97,7 +99,7 @@ class Agenda:
 
     def _look(self, due: float) -> None:
         """Let due timers fire at the end of the turn, after the tasks that this turn has woken. So a writer whose entry
-        this turn confirmed is not idle if its caller appends the next entry at once."""
+        was confirmed in this turn is not idle if its caller immediately appends the next entry."""
         self._handle = None
         self._loop.call_soon(self._fire, max(due, self.time()))
 
@@ -126,7 +128,8 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Agenda]] = WeakKeyDi
 
 
 def agenda_of(loop: asyncio.AbstractEventLoop) -> Agenda:
-    """Return the one agenda of the loop, which lives while an object refers to it. Call this on the loop's thread."""
+    """Return the agenda of the loop. Each loop has one, which exists while an object refers to it. The caller must be
+    on the loop's thread."""
     known = _of_loops.get(loop)
     agenda = None if known is None else known()
     if agenda is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one machine: feeds it events and carries out its effects. Knows no rule of the protocol.
 
-Everything here runs on one asyncio loop. Effects are carried out in order; an event that arises meanwhile waits, so
+Everything here runs on one asyncio loop. Effects are carried out in order. An event that comes meanwhile waits, so
 ``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is logged at DEBUG, so the
 log is a trace of the machine.
 """
@@ -58,9 +58,10 @@ logger = logging.getLogger("bk_core.client")
 
 
 class Driver:
-    """Feeds events to ``step`` and passes each effect to the handler of its type; it runs timers itself.
+    """Feeds events to the function ``step`` of a machine, and passes each effect to the handler of its type. The driver
+    itself handles timers.
 
-    ``crashed`` is called after an unexpected exception of the machine, a handler or a task has stopped the driver.
+    If the machine, a handler or a task raises an unexpected exception, the driver stops and then calls ``crashed``.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Driver:
             self._run(self._events.popleft())
 
     def feed(self, event: Any) -> None:
-        """Give the machine an event, now or after the events that wait. A stopped driver ignores it."""
+        """Pass an event to the machine, now or after the events that wait. A stopped driver ignores the event."""
         if self.stopped:
             return
         if self._running or self._events:
@@ -103,7 +104,8 @@ class Driver:
         self._run(event)
 
     def _run(self, event: Any) -> None:
-        """Handle this event and those that wait. Usually no other event waits, so this one does not pass the queue."""
+        """Handle this event, and then the events that wait. Usually none waits, so the event does not go through the
+        queue."""
         self._running = True
         try:
             debug = logger.isEnabledFor(logging.DEBUG)
@@ -122,7 +124,7 @@ class Driver:
             self._running = False
 
     def _crash(self, error: Exception) -> None:
-        """Stop after a bug. Waiting callers get an error instead of waiting for ever."""
+        """Stop after a bug, so that waiting callers get an error and do not wait for ever."""
         logger.exception("%s failed", self.name, exc_info=error)
         self.stop()
         self._crashed(
@@ -141,8 +143,8 @@ class Driver:
         self._handlers.update(handlers)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` as a task, which is cancelled when the driver stops. The task runs in the context of the
-        operation that made the driver, whichever caller's event caused it."""
+        """Run ``work`` as a task, which is cancelled when the driver stops. The task always runs in the context of the
+        operation that made the driver, and not in that of the caller whose event caused it."""
         task = self.loop.create_task(work, context=self._context.copy())
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -155,7 +157,7 @@ class Driver:
             self._crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
-        """Set a timer; this replaces an earlier setting."""
+        """Set the timer that the effect names. This replaces its earlier setting."""
         name = effect.name
         timer = self._timers.get(name)
         if timer is None:
@@ -171,11 +173,11 @@ class Driver:
         self.feed(TimerFired(name))
 
     def at_stop(self, act: Callable[[], None]) -> None:
-        """Call ``act`` when the driver stops, for any reason. The last act added is called first."""
+        """Call ``act`` when the driver stops, for any reason. The calls are made in reverse order."""
         self._last_acts.append(act)
 
     def stop(self) -> None:
-        """Stop for good: make the :meth:`at_stop` calls, cancel timers and tasks, and ignore later events."""
+        """Stop for good. Make the calls of :meth:`at_stop`, cancel timers and tasks, and ignore all later events."""
         self.stopped = True
         while self._last_acts:
             self._last_acts.pop()()
@@ -187,13 +189,13 @@ class Driver:
 
 
 def _short(what: object) -> str:
-    """Write an event or effect in at most 300 characters."""
+    """Return an event or effect as a text of at most 300 characters."""
     text = repr(what)
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 class SessionAdapter:
-    """Gives one machine's session effects to the transport, and the transport's callbacks to the machine as events."""
+    """Passes one machine's session effects to the transport, and the transport's callbacks to the machine as events."""
 
     def __init__(
         self,
@@ -208,11 +210,11 @@ class SessionAdapter:
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
-        self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session, and the link of that session
+        self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session number and the link of the session
         self._used: set[int] = set()  # sessions whose frames a bookie may have taken
 
     def _send(self, effect: SendFrame) -> None:
-        if effect.index in self._open:  # otherwise there is no link, and the machine gets a SessionBroken
+        if effect.index in self._open:  # otherwise there was no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
             self._open[effect.index][1].send(effect.session, effect.frame)
 
@@ -250,20 +252,20 @@ class SessionAdapter:
         return link
 
     def settled(self) -> None:
-        """Forget sessions and refusals, because every entry sent is confirmed: they cannot explain a later error."""
+        """Forget sessions and refusals. Every entry sent is confirmed, so they cannot explain a later error."""
         self._used.clear()
         self._refused.forget()
 
     def because(self, error: BookKeeperError, *, pending: bool) -> BookKeeperError:
-        """Return the error that ends a writer, as :meth:`Refused.because`. ``pending`` says that some entries are not
-        confirmed."""
+        """Return the error that ends a writer: ``error``, or the refusal that caused it (:meth:`Refused.because`).
+        ``pending`` says that some entries are not confirmed."""
         for session, link in self._open.values():
             self._leave(session, link)
         return self._refused.because(error, not_applied=pending and not self._used)
 
 
 class _Listener:
-    """Turns one session's callbacks into events."""
+    """Turns the transport's callbacks for one session into events of the machine."""
 
     __slots__ = ("_counts", "_feed", "_index")
 
@@ -283,7 +285,7 @@ class _Listener:
 
 
 class MetadataAdapter:
-    """Gives one machine's metadata effects to the store, each in a thread; each result becomes one event. With
+    """Passes one machine's metadata effects to the store, each in a thread. Each result becomes one event. With
     ``under_lock``, the record is written only while this session holds the ledger's repair lock."""
 
     def __init__(
@@ -310,13 +312,13 @@ class MetadataAdapter:
             driver.handle({ReadBookies: lambda _: driver.spawn(self.answer(bookies))})
 
     async def marked(self) -> None:
-        """Wait until missing copies are marked (P8) or the driver stops. ``asyncio.wait`` is used because awaiting a
-        mark that the driver cancels would look like a cancellation of the caller."""
+        """Wait until missing copies are marked (P8) or the driver stops. To await a mark that the driver cancels would
+        look like a cancellation of the caller, so this uses ``asyncio.wait``."""
         if self._marks:
             await asyncio.wait(self._marks)
 
     async def answer(self, ask: Callable[[], Awaitable[Any]]) -> None:
-        """Make a call and give the machine the event that it returns, or the event for its failure."""
+        """Make a call, and pass the event that it returns, or the event for its failure, to the machine."""
         try:
             event = await ask()
         except MetadataConflictError:
@@ -335,18 +337,17 @@ class MetadataAdapter:
         return MetadataRead(await asyncio.to_thread(self._store.read_ledger, self._ledger_id, fresh=effect.fresh))
 
     async def _mark(self, bookies: tuple[BookieId, ...]) -> None:
-        """Mark the ledger, best effort: a failure is only logged, because the entries have their ack quorum."""
+        """Mark the ledger as lacking copies on these bookies. A failure is only logged, because the entries have their
+        ack quorum."""
         try:
             await asyncio.to_thread(self._store.mark_underreplicated, self._ledger_id, bookies)
             self._counts.underreplicated_marks += 1
         except BookKeeperError as error:
-            logger.warning(
-                "ledger %d lacks entries on %s, and could not be marked: %s", self._ledger_id, bookies, error
-            )
+            logger.warning("ledger %d lacks entries on %s and could not be marked: %s", self._ledger_id, bookies, error)
 
 
 class Work(Generic[T]):
-    """The driver of a machine that ends by itself, and the effect that it ends with."""
+    """Runs a machine that ends by itself, and returns the effect that ends it."""
 
     _metadata: MetadataAdapter
 
@@ -369,6 +370,6 @@ class Work(Generic[T]):
             self._ended.set_result(effect)
 
     def end(self, error: BookKeeperError) -> None:
-        """Make the run raise ``error``. The ledger stays in the state that it has reached."""
+        """End the run with ``error``. The ledger stays in the state that it has reached."""
         if not self._ended.done():
             self._ended.set_exception(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects that a handle is used after a fork (K4). Its sockets and threads belong to the parent process."""
+"""Detects that a handle is used after a fork (K4). The handle's sockets and threads belong to the parent process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bk_core.after_fork import WAY_OUT
 from bk_core.errors import ForkedHandleError
 
 generation = 0
-"""The number of forks between this process and the one that imported this module."""
+"""The number of forks between the process that imported this module and this process."""
 
 
 def _forked() -> None:

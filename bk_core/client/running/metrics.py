@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counters of a client, as a plain snapshot and as Prometheus' text.
 
-Drivers add to plain numbers, once a frame or less often; the protocol's machines do not count. The client opens no
-port: a program that serves metrics adds this text, or the numbers, to its own.
+Drivers add to plain numbers, once a frame or less often. The protocol's machines do not count. The client opens no
+port. A program that serves metrics adds this text, or the numbers, to its own metrics.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def _histogram() -> Histogram:
 
 @dataclass(slots=True)
 class ClientMetrics:
-    """The numbers of one client since it was made.
+    """The counters of one client since it was made.
 
-    ``appended_*`` count entries that writers sent; ``confirmed_entries`` of them are confirmed. ``append_seconds`` is
-    the time from sending the oldest frame of a burst to its confirmation. ``sessions_broken`` counts connections to
-    bookies that broke under a writer, and ``sessions_refused`` sessions of writers that a bookie ended.
-    ``ensemble_changes`` and ``underreplicated_marks`` are of writers. ``writers_failed`` counts by the code of the
-    error. ``read_seconds`` is the time from the call until the first entries came. ``slow_operations`` took
-    ``slow_operation_ms`` or longer.
+    ``appended_*`` count the entries that writers sent, and ``confirmed_entries`` those that were confirmed.
+    ``append_seconds`` is the time from sending the oldest frame of a burst to its confirmation. ``sessions_broken``
+    counts the connections to bookies that broke while a writer used them, and ``sessions_refused`` the sessions of
+    writers that a bookie ended. ``ensemble_changes`` and ``underreplicated_marks`` count those of writers.
+    ``writers_failed`` counts failed writers by the code of the error. ``read_seconds`` is the time from the call until
+    the first entries came. ``slow_operations`` counts operations that took ``slow_operation_ms`` or longer.
     """
 
     ledgers_created: int = 0
@@ -63,14 +63,14 @@ class ClientMetrics:
     slow_operations: int = 0
 
     def snapshot(self) -> ClientMetrics:
-        """Return a copy, which does not change."""
+        """Return a copy of the counters, which does not change."""
         twin = copy.copy(self)
         twin.append_seconds, twin.read_seconds = self.append_seconds.copy(), self.read_seconds.copy()
         twin.writers_failed = dict(self.writers_failed)
         return twin
 
     def text(self, labels: Mapping[str, str] | None = None) -> str:
-        """Return the numbers in Prometheus' text format. Each sample gets ``labels``."""
+        """Return the counters in Prometheus' text format. Each sample gets ``labels``."""
         names = tuple(labels or ())
         found = Scrape([metric._replace(labels=(*names, *metric.labels)) for metric in METRICS])
         said = tuple((labels or {}).values())
@@ -96,7 +96,8 @@ class Observer:
 
     @contextmanager
     def recovery(self, ledger_id: LedgerId) -> Iterator[Callable[[int], None]]:
-        """Count a recovery and its time. Yields a function to call with the number of entries written back."""
+        """Count a recovery, and log it if it is slow. Yields a function to call with the number of entries written
+        back."""
         counts, began = self.counts, monotonic()
         counts.recoveries += 1
 
@@ -129,15 +130,15 @@ _HELP = {
     "appended_bytes": "Payload bytes of entries sent to bookies",
     "appended_frames": "Frames in which entries were sent",
     "confirmed_entries": "Entries confirmed by an ack quorum",
-    "append_seconds": "From sending the oldest frame of a burst to its confirmation",
-    "sessions_broken": "Connections to bookies that broke under a writer",
+    "append_seconds": "Seconds from sending the oldest frame of a burst to its confirmation",
+    "sessions_broken": "Connections to bookies that broke while a writer used them",
     "sessions_refused": "Sessions of writers that a bookie ended",
     "ensemble_changes": "Times that a writer replaced bookies of its ledger",
     "underreplicated_marks": "Ledgers marked as lacking copies",
     "writers_failed": "Writers that ended with an error",
     "read_entries": "Entries read",
-    "read_bytes": "Bytes of the entries read, or of the parts read of them",
-    "read_seconds": "From the call of a read to its first entries",
+    "read_bytes": "Bytes of the entries, or parts of entries, that were read",
+    "read_seconds": "Seconds from the call of a read to its first entries",
     "reads_failed": "Reads that ended with an error",
     "recoveries": "Recoveries of ledgers that began",
     "recoveries_failed": "Recoveries that ended with an error",

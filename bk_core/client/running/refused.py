@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out whether an operation failed because bookies refused this client's identity, or this client refused theirs.
-Then a missing quorum is not the cause, and waiting for bookies does not help."""
+"""Finds out whether an operation failed because bookies refused this client's identity, or this client refused the
+bookies' identity. Then a missing quorum is not the cause, and to wait for bookies does not help."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NOT_LET_IN = (TlsError, InsecureBookieError, AuthenticationError)
 
 
 class Refused:
-    """The answers of bookies to one operation. ``cause`` is the last error about an identity. ``served`` says that some
-    bookie answered, or refused for another reason."""
+    """The answers of bookies to one operation. ``cause`` is the last error about an identity. ``served`` says that a
+    bookie has answered, or has refused for another reason."""
 
     def __init__(self) -> None:
         self.cause: BookKeeperError | None = None
@@ -42,17 +42,20 @@ class Refused:
 
     @property
     def by_all(self) -> BookKeeperError | None:
-        """The error of an operation that had no effect because every bookie that could be asked refuses this client, or
-        this client refuses every one of them. None if that is not so."""
+        """The error if every bookie that answered refused this client, or this client refused every bookie; otherwise
+        None. The operation then had no effect."""
         cause = self.cause
         if self.served or not isinstance(cause, AuthenticationError | InsecureBookieError):
             return None
         return type(cause)(cause.what, value=cause.value, remedy=cause.remedy, outcome=Outcome.NOT_APPLIED)
 
     def because(self, error: BookKeeperError, *, not_applied: bool = True) -> BookKeeperError:
-        """Return ``error``, unless it is about missing bookies and an identity is the cause. Then return an error that
-        names this cause and its remedy. It is an AuthenticationError if all bookies refused this client and nothing was
-        applied for certain."""
+        """Return the error to raise in place of ``error``. This is ``error`` itself, unless it is about missing bookies
+        and an identity is the cause.
+
+        Then the returned error names the cause and its remedy. It is an AuthenticationError if all bookies refused this
+        client and, by ``not_applied``, nothing was applied.
+        """
         cause = self.cause
         if cause is None or not isinstance(error, QuorumError | EntryUnreadableError):
             return error

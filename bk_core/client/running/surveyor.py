@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out what placement needs about bookies: it takes their racks from a script or a file, and asks the bookies for
-their free space. A failure is logged. A bookie of unknown rack counts as one of the default rack, and a bookie of
-unknown free space as one of median weight."""
+"""Finds the racks and the free space of bookies, which placement needs. Racks come from a script or a file, free space
+from the bookies. A failure is logged. A bookie of unknown rack counts as a bookie of the default rack. A bookie of
+unknown free space gets the median weight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPACE_TIMEOUT_S = 2.0
 
 
 class Surveyor:
-    """The surveyor of one client; it belongs to the client's loop."""
+    """Finds racks and free space of bookies for one client. It belongs to the client's loop."""
 
     def __init__(self, transport: Transport, config: ClientConfig) -> None:
         if config.rack_script and config.rack_file:
@@ -47,7 +47,8 @@ class Surveyor:
         self._known = writable
 
     async def landscape(self) -> Landscape:
-        """Return what is known now. This waits for the script, and for the slowest bookie that is asked."""
+        """Return the racks and the free space of the writable bookies. This waits for the script, and for the slowest
+        bookie that is asked."""
         config, known = self._config, dict(self._known)
         if not (config.rack_script or config.rack_file or config.disk_weight_placement or config.enforce_racks):
             return FLAT
@@ -88,7 +89,8 @@ class Surveyor:
 
 
 def racks_of(config: ClientConfig, infos: Mapping[BookieId, BookieServiceInfo]) -> Landscape:
-    """Return the racks of these bookies, writable or not; blocks. Without a script or a file all bookies are equal."""
+    """Return the racks of these bookies, which need not be writable. This blocks. Without a script or a file all
+    bookies are equal."""
     racks: dict[BookieId, str] = {}
     if config.rack_file:
         racks = _racks_in_file(Path(config.rack_file), infos)
@@ -100,7 +102,7 @@ def racks_of(config: ClientConfig, infos: Mapping[BookieId, BookieServiceInfo]) 
 
 
 def _names_of(info: BookieServiceInfo) -> list[str]:
-    """Return the names under which a script or a file may list a bookie: its address, which Apache's client uses too,
+    """Return the names by which a script or a file may list a bookie: its IP address, which Apache's client uses, too,
     its host, and its id."""
     hosts = [endpoint.host for endpoint in info.endpoints] or [info.bookie_id.rpartition(":")[0]]
     try:

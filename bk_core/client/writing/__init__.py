@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a ledger: the writer's handle, its queue of appends and the bounds on its memory."""
+"""Writes ledgers. Has the writer's handle, its queue of appends, and the bounds on its memory."""

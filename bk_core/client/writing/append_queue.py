@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue of appended entries that the machine does not have yet.
 
-The queue gives entries their ids and joins small ones into batches. Any thread may put entries; only the loop takes
+The queue gives entries their ids and joins small entries into batches. Any thread may put entries; only the loop takes
 them.
 
-An entry whose id the caller chose waits here, *early*, until every id below it is queued, so that the entries taken
-have no gap.
+An entry whose id the caller chose is *early* until every id below it is queued. Early entries are not taken, so that
+the taken entries have no gap.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from bk_core.errors import DuplicateEntryIdError, InvalidArgumentError
 from bk_core.model import NO_ENTRY, EntryId
 
 ENTRY_COST_BYTES = 32
-"""Each entry counts as this many bytes in addition to its payload, so that the number of empty entries is bounded too.
-"""
+"""The number of bytes that each entry counts in addition to its payload, so that the number of empty entries is
+bounded, too."""
 
 
 class AppendQueue:
-    """Payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds it.
+    """A queue of payloads and batches in the order of their ids. ``lock`` guards everything; the caller of a put holds
+    it.
 
-    ``held`` counts the bytes of all unconfirmed entries: ``early_bytes`` of early entries, ``taken_bytes`` of entries
-    that the machine took, and ``bytes`` of queued entries. An entry may be put at once while ``held`` stays within
-    ``free_to``, which :class:`~bk_core.client.writing.append_room.Room` sets. ``tail`` holds the last entries that were
-    put one by one; ``tail_first`` is the id of the first of them.
+    ``held`` counts the bytes of all unconfirmed entries. It is the sum of ``early_bytes`` (early entries),
+    ``taken_bytes`` (entries that the machine took) and ``bytes`` (queued entries). An entry may be put without a check
+    while ``held`` does not exceed ``free_to``, which :class:`~bk_core.client.writing.append_room.Room` sets. ``tail``
+    holds the last entries that were put one by one, and ``tail_first`` is the id of the first entry in it.
     """
 
     def __init__(self) -> None:
@@ -69,8 +70,8 @@ class AppendQueue:
         return self.tail_first + len(self.tail) - 1
 
     def put_at(self, entry_id: EntryId, payload: Bytes) -> None:
-        """Queue one entry under an id that the caller chose. It is early until every id below it is queued. Raises
-        DuplicateEntryIdError. The lock is held."""
+        """Queue one entry under an id that the caller chose. The entry is early until every id below it is queued.
+        Raises DuplicateEntryIdError. The lock is held."""
         self.check_new(entry_id)
         if entry_id != self.next_id:
             self._early[entry_id] = payload
@@ -94,7 +95,7 @@ class AppendQueue:
             )
 
     def drop_early(self) -> None:
-        """Forget the early entries, because the ids below them will not come. The lock is held."""
+        """Forget the early entries. The caller calls this when the ids below them will not come. The lock is held."""
         self._count_early(-self.early_bytes)
         self._early.clear()
         self._last_early = NO_ENTRY
@@ -128,7 +129,7 @@ class AppendQueue:
             return batch
 
     def confirmed(self, size: int) -> None:
-        """Subtract the ``size`` bytes of taken entries that are confirmed now."""
+        """Subtract ``size``, the bytes of taken entries that are now confirmed."""
         with self.lock:
             self.held -= size
             self.taken_bytes -= size
@@ -142,8 +143,8 @@ class AppendQueue:
 
 
 def check_bytes(payload: object) -> None:
-    """Raise InvalidArgumentError for a payload that is not bytes. An append checks its payload at once: a bad payload
-    that was found later would also fail the other entries of its batch."""
+    """Raise InvalidArgumentError for a payload that is not bytes. An append checks its payload before it queues the
+    entry, because a bad payload in a batch would fail the other entries of the batch, too."""
     if isinstance(payload, memoryview) and payload.nbytes != len(payload):
         raise InvalidArgumentError("an entry is bytes or a view of bytes", remedy='cast the view: view.cast("B")')
     if not isinstance(payload, bytes | bytearray | memoryview):
@@ -155,13 +156,14 @@ def check_bytes(payload: object) -> None:
 
 
 def cost(payload_bytes: int, entries: int) -> int:
-    """Return how many bytes of the window these entries use. The cost of a batch is the sum of the costs of its
-    entries, because entries are added one by one and subtracted together."""
+    """Return the number of bytes of the window that these entries use. The cost of a batch is the sum of the costs of
+    its entries, because entries are added one by one and subtracted together."""
     return payload_bytes + ENTRY_COST_BYTES * entries
 
 
 def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
-    """Return the lengths of the first payloads that together fit into ``frame_bytes``, but of at least one payload."""
+    """Return the lengths of the first payloads that together fit into ``frame_bytes``, but always of at least one
+    payload."""
     if len(payloads) == 1:
         return np.array([len(payloads[0])], dtype=np.uint32)
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when appends have room, by the limits of one writer and its share of the process's budget. Appends without
-room wait here in a line.
+"""Decides when appends have room, that is, when their entries may be queued. Appends without room wait in a line.
 
-There are three limits, in bytes. The window limits unconfirmed entries. ``slow_bookie_bytes_max`` limits the frames
-kept for the slowest bookie; above it nothing is queued. The budget limits the sum of both.
+There are three limits, in bytes. The window limits the unconfirmed entries of a writer. ``slow_bookie_bytes_max``
+limits the frames kept for the slowest bookie; above it nothing is queued. The writer's share of the process's budget
+limits the sum of both.
 
-Waiting appends stand in one line, and none passes another. So a batch that waits for room between two of its pieces
-still gets consecutive ids, and a fast producer cannot starve a slow one.
+Waiting appends form one line, in which no append passes another. So a batch that waits for room between two of its
+pieces still gets consecutive ids, and a fast producer cannot starve a slow producer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Piece = EntryBatch | Bytes
 
 
 class _Waiting:
-    """One append, or one batch in pieces, that waits in the line."""
+    """One waiting append of the line. A batch is in several pieces."""
 
     def __init__(self, pieces: Sequence[Piece], future: asyncio.Future[EntryId]) -> None:
         self.pieces, self.future = deque(pieces), future
@@ -43,15 +43,15 @@ class _Waiting:
 
 
 class Room:
-    """The room of one writer. Any thread that holds the queue's lock may call ``has``; the loop makes all other
-    calls."""
+    """Decides for one writer which appends may be queued, and holds its line of waiting appends. Any thread that holds
+    the queue's lock may call ``has``; the loop makes all other calls."""
 
     def __init__(self, queue: AppendQueue, share: Share, *, window_bytes_max: int, slow_bookie_bytes_max: int) -> None:
         self._queue, self._share = queue, share
         self._window, self._slow = window_bytes_max, slow_bookie_bytes_max
         self._line: deque[_Waiting] = deque()
         self._extra = 0  # confirmed bytes that are kept for slow bookies
-        self._held_max = 0  # how many bytes may be held without a call to the budget
+        self._held_max = 0  # the number of bytes that may be held without a call to the budget
         self._shut = False
         self.is_slow = False
 
@@ -72,25 +72,25 @@ class Room:
         return True
 
     def _free(self, held_max: int) -> None:
-        """Set how many bytes may be held without a call to the budget. The queue's ``free_to`` is the same limit for
-        the fast path of single appends. While appends wait in the line, and after :meth:`shut`, it is −1, which sends
-        every append through ``has``."""
+        """Set the number of bytes that may be held without a call to the budget. The queue's ``free_to`` is the same
+        limit for the fast path of single appends. While appends wait in the line, and after :meth:`shut`, ``free_to``
+        is −1, so that every append goes through ``has``."""
         self._held_max = held_max
         self._queue.free_to = -1 if self._line or self._shut else held_max
 
     def ask(self, size: int) -> bool:
-        """Return whether ``size`` more bytes may be queued, even if appends wait in the line. If the budget refuses
-        them, it wakes the writer once it may have room. The queue's lock is held."""
+        """Return whether ``size`` more bytes may be queued, even if appends wait in the line. If the budget has too few
+        bytes, it wakes the writer once it may have enough. The queue's lock is held."""
         return self._more(size, waits=True)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether appends stand in the line."""
+        """Whether appends wait in the line."""
         return bool(self._line)
 
     def settle(self, retained: int) -> None:
-        """Note that the machine keeps ``retained`` bytes for bookies now, and give back the unused part of the
-        share."""
+        """Note that the machine now keeps ``retained`` bytes for bookies, and give the unused part of the share back to
+        the budget."""
         with self._queue.lock:
             self._extra = max(0, retained - self._queue.taken_bytes)
             self.is_slow = retained > self._slow
@@ -98,8 +98,8 @@ class Room:
             self._free(-1 if self.is_slow else min(self._window, self._share.bytes - self._extra))
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
-        """Queue these pieces, now or when their turn comes. Return a future that gets the id of the last entry. A
-        cancel of the future drops the pieces that are not queued yet. The queue's lock is held."""
+        """Queue these pieces, now or when there is room and their turn has come. Return a future whose result is the id
+        of the last entry. To cancel the future drops the pieces that are not queued yet. The queue's lock is held."""
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
@@ -109,7 +109,7 @@ class Room:
         return future
 
     def serve(self) -> None:
-        """Queue the appends that have room now, from the head of the line on."""
+        """Queue the waiting appends that have room now, from the head of the line on."""
         if self._line:
             with self._queue.lock:
                 self._serve()
@@ -134,8 +134,8 @@ class Room:
         self._free(self._held_max)
 
     def shut(self) -> None:
-        """End the fast path of single appends, so that the writer checks each append and refuses it. The queue's lock
-        is held."""
+        """End the fast path of single appends, because the writer no longer takes entries and must refuse each append.
+        The queue's lock is held."""
         self._shut = True
         self._free(self._held_max)
 
@@ -148,7 +148,7 @@ class Room:
             waiting.refuse(error)
 
     def leave(self) -> None:
-        """Give back the share of the budget, because the writer has ended."""
+        """Give the writer's share of the budget back. The writer has ended."""
         with self._queue.lock:
             self.shut()
             self._held_max = -1

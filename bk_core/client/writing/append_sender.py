@@ -19,15 +19,15 @@ from bk_core.protocol.events import Append
 
 
 class AppendSender:
-    """The link from a writer's queue to its machine. Any thread that holds the queue's lock may call :meth:`schedule`;
-    the loop makes all other calls.
+    """Passes entries from a writer's queue to its machine. Any thread that holds the queue's lock may call
+    :meth:`schedule`; the loop makes all other calls.
 
-    - ``is_scheduled``: a call of :meth:`flush` is scheduled. The queue's lock guards the change to True.
-    - ``is_held``: the writer sends nothing until :meth:`LedgerWriter.release`.
-    - ``_in_flight``: for each batch given to the machine and not confirmed, in order: its last entry id, its bytes in
-      the window, and the time when it was sent.
-    - ``_counted``: the last entry that the client's metrics count as confirmed.
-    - ``spans``: the spans of the batches in flight; None if nothing is traced.
+    - ``is_scheduled`` says that a call of :meth:`flush` is scheduled. The queue's lock guards the change to True.
+    - ``is_held`` says that the writer sends nothing until :meth:`LedgerWriter.release`.
+    - ``_in_flight`` has, in order, the batches that the machine has and that are not confirmed. It has each batch's
+      last entry id, its bytes in the window, and the time when it was sent.
+    - ``_counted`` is the last entry that the client's metrics count as confirmed.
+    - ``spans`` are the spans of the batches in flight, or None if nothing is traced.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class AppendSender:
                 self._driver.loop.call_soon_threadsafe(self.flush)
 
     def flush(self) -> None:
-        """Pass queued entries to the machine: all entries if none is in flight or the writer closes, otherwise only as
-        many as fill whole frames. Pass nothing while the machine keeps more than ``slow_bookie_bytes_max`` for the
-        slowest bookie."""
+        """Pass queued entries to the machine. Pass all entries if none is in flight or the writer is closing, otherwise
+        only entries that fill whole frames. Pass nothing while the machine keeps more than ``slow_bookie_bytes_max``
+        bytes for the slowest bookie."""
         self.is_scheduled = False
         queue, delivery, config = self._queue, self._machine.delivery, self._config
         while queue and self._end.error is None and not self.is_held:
@@ -83,8 +83,8 @@ class AppendSender:
                     self._driver.feed(Append(batch))
 
     def confirmed(self, through: EntryId) -> None:
-        """Take the batches that end at or before entry ``through`` off the window, count their entries, and report a
-        slow batch."""
+        """Subtract the batches that end at or before entry ``through`` from the window, count their entries as
+        confirmed, and report a slow batch."""
         in_flight, counts = self._in_flight, self._observer.counts
         if in_flight and in_flight[0][0] <= through:
             took_s = monotonic() - in_flight[0][2]
@@ -100,7 +100,7 @@ class AppendSender:
             self._queue.confirmed(in_flight.popleft()[1])
 
     def _report_slow(self, took_s: float, through: EntryId) -> None:
-        """Report an append that took long. The report names sessions as the bookies' own log lines do."""
+        """Log an append that took long. The log line names sessions in the same way as the bookies' log lines."""
         first, size = self._counted + 1, sum(each for last, each, _ in self._in_flight if last <= through)
         lanes = self._machine.delivery.lanes
         self._observer.was_slow(

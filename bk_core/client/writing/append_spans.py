@@ -14,19 +14,19 @@ from bk_core.observe.traces import Spans, spans
 
 
 class AppendSpans:
-    """The open spans of one writer's frames. The parent of a frame's span is the span that was current at the
-    first append after the previous frame was sent. If nothing was appended since then, the frame gets the previous
-    frame's parent: one batch may fill many frames."""
+    """The open spans of one writer's frames. The parent of a frame's span is the span that was current at the first
+    append after the previous frame was sent. If nothing was appended since then, the frame gets the parent of the
+    previous frame, because one batch may fill many frames."""
 
     def __init__(self, found: Spans, ledger_id: LedgerId) -> None:
         self._spans, self._ledger_id = found, ledger_id
         self._parent: Any = None
         self._was_sent = True
-        self._open: deque[tuple[EntryId, Any]] = deque()  # with the last entry of each frame
+        self._open: deque[tuple[EntryId, Any]] = deque()  # the last entry of each frame, and its span
 
     def appends(self) -> None:
-        """Note an append. For the first append after a sent frame, the caller's current span becomes the parent of the
-        next frame's span."""
+        """Note an append. If it is the first append after a frame was sent, the caller's current span becomes the
+        parent of the next frame's span."""
         if self._was_sent:
             self._parent, self._was_sent = self._spans.here(), False
 
@@ -42,15 +42,15 @@ class AppendSpans:
             yield
 
     def confirmed(self, lac: EntryId, sessions: Callable[[], Sequence[str]]) -> None:
-        """End the spans of frames up to ``lac``. ``sessions`` returns the names of the writer's sessions, as bookies
-        write them in their spans and log lines."""
+        """End the spans of frames up to ``lac``. ``sessions`` returns the names of the writer's sessions, in the form
+        that bookies use in their spans and log lines."""
         while self._open and self._open[0][0] <= lac:
             span = self._open.popleft()[1]
             span.set_attribute("bookkeeper.sessions", sessions())
             span.end()
 
     def ended(self, error: BookKeeperError) -> None:
-        """End the open spans as failed, because the writer ended before their frames were confirmed."""
+        """End the open spans as failed. The writer ended before their frames were confirmed."""
         while self._open:
             span = self._open.popleft()[1]
             self._spans.fail(span, error)

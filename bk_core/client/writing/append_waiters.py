@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The callers that wait until entries of one writer are confirmed."""
+"""Holds the callers that wait until entries of one writer are confirmed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from bk_core.model import EntryId
 
 
 class AppendWaiters:
-    """Futures that are done once an entry and all entries before it are confirmed. There are three kinds:
+    """Completes futures once an entry, and all entries before it, are confirmed or durable.
 
-    - ``_futures``: futures for any thread, whose result is the entry id, in the order of ids. ``lock`` is the queue's
-      lock, and guards additions.
-    - ``_waiters``: futures of the loop, in a heap by entry id. ``_ticket`` numbers them, so that equal ids have an
+    - ``_futures`` are futures for any thread, in the order of entry ids. Their result is the entry id. ``lock``, which
+      is the queue's lock, guards additions.
+    - ``_waiters`` are futures of the loop, in a heap by entry id. ``_ticket`` numbers them, so that equal ids have an
       order.
-    - ``_forces``: futures that wait until an entry is durable, in the order of their calls, which is that of their
-      entry ids.
+    - ``_forces`` are futures that wait until an entry is durable, in the order of their calls, which is the order of
+      their entry ids.
 
     The loop makes all calls but :meth:`add_future`.
     """
@@ -48,8 +48,8 @@ class AppendWaiters:
         self._forces.append((entry_id, forced))
 
     def confirmed(self, through: EntryId, lac: EntryId) -> None:
-        """Wake the callers that wait for entries up to ``through``, and the forces that wait for entries up to ``lac``.
-        With deferred syncs ``lac`` may be lower, because entries are confirmed before they are durable."""
+        """Complete the futures that wait for entries up to ``through``, and the forces that wait for entries up to
+        ``lac``. With deferred syncs ``lac`` may be lower, because appends end before their entries are durable."""
         while self._futures and self._futures[0][0] <= through:
             entry_id, future = self._futures.popleft()
             future.set_result(entry_id)
@@ -63,8 +63,8 @@ class AppendWaiters:
                 forced.set_result(None)
 
     def fail(self, first: EntryId, error: BookKeeperError) -> None:
-        """Fail every caller that waits for the entry ``first`` or a later one, except forces."""
-        with self._lock:  # an append checks under this lock that the writer goes on: no such future comes later
+        """Fail every future that waits for the entry ``first`` or a later entry, except forces."""
+        with self._lock:  # an append checks under this lock whether the writer has ended, so no future comes later
             futures = [self._futures.pop() for _ in range(len(self._futures)) if self._futures[-1][0] >= first]
         for _, future in futures:
             future.set_exception(error)
@@ -75,7 +75,7 @@ class AppendWaiters:
                 waiter.set_exception(error)
 
     def fail_all(self, error: BookKeeperError) -> None:
-        """Fail every caller that waits."""
+        """Fail every future, forces included."""
         self.fail(0, error)
         forces, self._forces = self._forces, []
         for _, forced in forces:

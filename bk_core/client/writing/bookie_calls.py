@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that a writer makes to single bookies outside its sessions: forced syncs and LACs."""
+"""Makes the calls of a writer to single bookies that belong to no session: forced syncs and LACs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bk_core.transport.port import Transport
 
 
 class WriterBookieCalls:
-    """The calls of one writer. ``_ledger_id`` and ``_key`` identify its ledger to each bookie. The object has no state
-    between calls."""
+    """Makes one writer's calls to bookies outside its sessions. ``_ledger_id`` and ``_key`` identify its ledger to each
+    bookie. The object has no state between calls."""
 
     def __init__(self, transport: Transport, ledger_id: LedgerId, key: bytes, *, force_s: float, lac_s: float) -> None:
         """``force_s`` and ``lac_s`` are the deadlines of a force and of a LAC write, in seconds."""
@@ -23,7 +23,7 @@ class WriterBookieCalls:
         self._force_s, self._lac_s = force_s, lac_s
 
     async def force(self, effect: SendForce) -> Forced | ForceFailed:
-        """Have a bookie sync the entries of a session. Return the event that tells the machine the result."""
+        """Have a bookie sync the entries of a session. Return the result as an event for the machine."""
         try:
             link = self._transport.link(effect.bookie)
             await link.force(self._ledger_id, effect.session, deadline_s=self._force_s)

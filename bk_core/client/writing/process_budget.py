@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The byte budget that all writers of this process share (P3).
+"""Holds the byte budget that all writers of this process share (P3).
 
-It is a :class:`~bk_core.memory.shared_budget.SharedBudget` that a lock guards.
-
-Each client gives a limit. The smallest limit of the open clients applies, so that no client's limit is exceeded. A
-forked child begins with an empty budget.
+The budget is a :class:`~bk_core.memory.shared_budget.SharedBudget` that a lock guards. Each client gives a limit. The
+smallest limit of the open clients applies, so that no client's limit is exceeded. A forked child begins with a new
+budget.
 """
 
 from __future__ import annotations
@@ -21,30 +20,31 @@ from contextlib import suppress
 from bk_core.memory.shared_budget import SharedBudget
 
 SPARE_BYTES_MAX = 256 << 10
-"""A writer takes up to this many bytes beyond its next entry, so that it rarely needs the budget's lock."""
+"""The maximum number of bytes that a writer takes from the budget beyond its next entry, so that it rarely needs the
+budget's lock."""
 
 
 KEPT_BYTES_MAX = 4 << 10
-"""A writer that uses some bytes keeps up to this many unused ones as well, unless another writer waits for bytes.
+"""The maximum number of unused bytes that a writer keeps while it uses some and no other writer waits for bytes.
 Without them each of its entries would take bytes from the budget and give them back."""
 
 
 class ProcessBudget:
-    """The budget that all writers of a process share. Any thread may call its methods."""
+    """The byte budget that all writers of a process share. Any thread may call its methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._sizes: dict[int, int] = {}  # client → its limit
-        self._closed: deque[int] = deque()  # closed clients, whose limits are still to be removed
+        self._closed: deque[int] = deque()  # closed clients whose limits are not removed yet
         self._wakes: dict[int, Callable[[], None]] = {}
         self.decision = SharedBudget(1)
 
     def client(self, bytes_max: int) -> Callable[[], None]:
-        """Add the limit of a client that opened; return the function to call when it closes.
+        """Add the limit of a client that opened. Return the function to call when the client closes.
 
-        The garbage collector may call that function, on any thread and even while the same thread holds the lock. So it
-        takes no lock; the next call that takes bytes removes the limit.
+        The garbage collector may call the returned function, on any thread and even while the same thread holds the
+        lock. So the function takes no lock; the next call that takes bytes removes the limit.
         """
         number = next(self._numbers)
         with self._lock:
@@ -59,7 +59,7 @@ class ProcessBudget:
             self.decision.resize(min(self._sizes.values()))
 
     def share(self, loop: asyncio.AbstractEventLoop, look_again: Callable[[], None]) -> Share:
-        """Make a new writer's share. ``look_again`` is called on its loop once a refused request may succeed."""
+        """Make the share of a new writer. ``look_again`` is called on ``loop`` once a refused request may succeed."""
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -90,15 +90,15 @@ class ProcessBudget:
 
 
 class Share:
-    """One writer's share of the budget. The writer makes one call at a time."""
+    """One writer's share of the process's budget. The writer makes one call at a time."""
 
     def __init__(self, budget: ProcessBudget, number: int, wake: Callable[[], None]) -> None:
         self._budget, self._number, self._wake = budget, number, wake
-        self.bytes = 0  # taken from the budget
+        self.bytes = 0  # the number of bytes taken from the budget
 
     def reach(self, size: int, *, at_most: int, waits: bool) -> bool:
-        """Take bytes from the budget until this share has at least ``size`` and at most ``at_most``. Return False if
-        the budget has too few. With ``waits``, the budget then wakes the writer once there may be room."""
+        """Take bytes from the budget until this share has at least ``size`` and at most ``at_most`` bytes. Return False
+        if the budget has too few. With ``waits``, the budget then wakes the writer once it may have enough."""
         wanted = size - self.bytes
         if wanted > 0:
             spare = max(0, min(SPARE_BYTES_MAX, at_most - size))
@@ -106,8 +106,8 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give back the bytes above ``size``. Keep up to KEPT_BYTES_MAX of them if ``size`` is not 0 and no writer
-        waits for bytes."""
+        """Give the bytes above ``size`` back to the budget. Keep up to KEPT_BYTES_MAX of them if ``size`` is not 0 and
+        no writer waits for bytes."""
         surplus = self.bytes - size
         if surplus > 0:
             kept = KEPT_BYTES_MAX if size and not self._budget.decision.is_waited_for else 0
@@ -116,7 +116,7 @@ class Share:
                 self._budget.give_back(self._number, surplus - kept)
 
     def leave(self) -> None:
-        """Give all bytes back, because the writer has ended."""
+        """Give all bytes back to the budget. The writer has ended."""
         self.bytes = 0
         self._budget.leave(self._number)
 
@@ -129,8 +129,8 @@ def process_budget() -> ProcessBudget:
 
 
 def _start_anew() -> None:
-    """Make a new budget in a forked child: the writers belong to the parent, and one of its threads may have held the
-    lock."""
+    """Make a new budget in a forked child. The old writers belong to the parent process, one of whose threads may have
+    held the lock."""
     global _process
     _process = ProcessBudget()
 

@@ -2,9 +2,9 @@
 """The handle of a ledger that is being written.
 
 The machine (:mod:`bk_core.protocol.writer`) decides what to send and what is confirmed. This file checks entries, puts
-them into the queue if the window has room, and ends the writer. The files beside it hold the queue, the room, the
-sender and the callers that wait. Any thread may call ``append_nowait`` and ``append_future``; everything else must be
-called on the loop. A cancelled ``append`` stops waiting, but its entry is sent nevertheless.
+them into the queue if the window has room, and ends the writer. Other files of this folder hold the queue, the limits,
+the sender and the callers that wait. Any thread may call ``append_nowait`` and ``append_future``; everything else must
+be called on the loop. A cancelled ``append`` stops waiting, but its entry is sent nevertheless.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LedgerWriter:
 
     # State, in addition to that of the machine and of the driver's adapters:
     # - _queue: entries that the machine does not have yet; its lock guards what other threads change
-    # - _room: the bytes that may be queued, and the appends that wait for them
+    # - _room: decides what may be queued, and has the appends that wait
     # - _sender: passes entries from the queue to the machine, and has the batches in flight
     # - _waiters: callers that wait for confirmations
     # - _end: whether the writer still takes entries, and how it ended
@@ -157,19 +157,19 @@ class LedgerWriter:
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append_nowait(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
-        """Queue one entry and return its id; any thread may call. The payload must not be changed afterwards.
+        """Queue one entry and return its id. Any thread may call this. The payload must not be changed afterwards.
 
-        ``entry_id`` is for a ledger made with ``explicit_ids``, whose ids the caller gives: each once, in any order.
-        The entry is sent once every id below it was given. Raises WindowFullError when the window has no room,
-        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer; in all cases
-        the entry was not queued.
+        In a ledger made with ``explicit_ids`` the caller gives each entry its ``entry_id``, each id once, in any order.
+        The entry is sent once every id below it was given. Raises WindowFullError if the window has no room,
+        EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer. After each of
+        these errors the entry is not queued.
         """
         queue = self._queue
         with queue.lock:
             if type(payload) is bytes and entry_id is None and not self._explicit_ids:
                 size = len(payload)
                 held = queue.held + ENTRY_COST_BYTES + size
-                # does the same as _put for an entry that certainly need not be refused
+                # the fast path of _put, for an entry that passes all its checks
                 if held <= queue.free_to and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:
                     queue.held = held
                     queue.tail.append(payload)
@@ -181,11 +181,11 @@ class LedgerWriter:
         return entry_id
 
     def append_future(self, payload: Bytes, entry_id: EntryId | None = None) -> concurrent.futures.Future[EntryId]:
-        """Queue one entry as append_nowait does, from any thread. The future gets the id once the entry is confirmed,
-        or the error if the writer ends first. For a thread that waits this is the fastest call: it needs no task, and
-        two turns of the loop fewer."""
+        """Queue one entry as append_nowait does, from any thread. The result of the returned future is the id, once the
+        entry is confirmed, or the error that ended the writer before. For a thread that waits this is the fastest call:
+        it needs no task, and two turns of the loop fewer than ``append``."""
         future: concurrent.futures.Future[EntryId] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()  # it cannot be cancelled, because the entry will be sent
+        future.set_running_or_notify_cancel()  # the future cannot be cancelled, because the entry will be sent
         with self._queue.lock:
             entry_id = self._put(payload, entry_id)
             self._waiters.add_future(entry_id, future)
@@ -221,7 +221,8 @@ class LedgerWriter:
         return entry_id
 
     def _check_id(self, entry_id: EntryId | None) -> None:
-        """Raises InvalidArgumentError, DuplicateEntryIdError. The queue's lock is held."""
+        """Check the id of a new entry. Raises InvalidArgumentError or DuplicateEntryIdError. The queue's lock is
+        held."""
         if not self._explicit_ids:
             raise InvalidArgumentError(
                 f"ledger {self.ledger_id} numbers its entries itself",
@@ -237,17 +238,17 @@ class LedgerWriter:
         self._queue.check_new(entry_id)
 
     def _is_awaited(self, entry_id: EntryId) -> bool:
-        """Return whether all entries in the window wait for this one. Then it may be queued without room, because
-        otherwise all of them would wait for ever. The queue's lock is held."""
+        """Return whether all entries in the window are early and wait for the entry with this id. This entry may then
+        be queued without room, or all of them would wait for ever. The queue's lock is held."""
         at_rest = not self._queue and self._machine.idle and not self._room.is_slow
         return entry_id == self._queue.next_id and at_rest
 
     async def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
-        """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
+        """Append one entry. Return its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        ``entry_id`` is as in append_nowait. Raises the errors of append_nowait except WindowFullError: instead it waits
-        for room, in the order of the calls. After an error of unknown outcome, such as LedgerFencedError, the entry may
-        be part of the ledger.
+        In a ledger made with ``explicit_ids`` the caller gives the ``entry_id``, as in append_nowait. If the window has
+        no room, the call waits, in the order of the calls. Raises the errors of append_nowait except WindowFullError.
+        After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
             with self._queue.lock:
@@ -264,8 +265,8 @@ class LedgerWriter:
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
-        """Wait for room, then queue an entry whose id the caller chose. It does not wait in the line, because an entry
-        with a higher id could stand before it there and make it wait for ever."""
+        """Wait for room, then queue an entry whose id the caller chose. The entry does not wait in the line: an entry
+        with a higher id could be before it and make it wait for ever."""
         while True:
             self._moved.clear()
             with self._queue.lock:
@@ -276,11 +277,11 @@ class LedgerWriter:
                 return self.append_nowait(payload, entry_id)
 
     async def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, in parts if it must wait for room; returns the id of its last entry. Its entries get
-        consecutive ids: no other entry comes between them.
+        """Queue a batch, in parts if it must wait for room. Return the id of its last entry, or, for an empty batch,
+        the last id given to an entry. The entries of the batch get consecutive ids.
 
-        The batch's buffers must not be changed until the entries are confirmed. For an empty batch the last id given
-        out is returned. After an error of unknown outcome, or a cancellation, the ledger may hold its first entries.
+        The batch's buffers must not be changed until the entries are confirmed. After an error of unknown outcome, or a
+        cancellation, the ledger may hold the first entries of the batch.
         """
         return await self._line_up(pieces(batch, self._config.frame_bytes))
 
@@ -298,14 +299,14 @@ class LedgerWriter:
         return await last
 
     def _force_for_room(self) -> None:
-        """With deferred syncs, have the bookies sync the sent entries. This client keeps them until then, and they take
-        room."""
+        """With deferred syncs, have the bookies sync the sent entries. Until then this client keeps these entries, and
+        they use the limits on its memory."""
         if self._machine.delivery.deferred and self._machine.forced_to < self._machine.lap:
             self._driver.feed(Force())
 
     async def wait_confirmed(self, entry_id: EntryId) -> None:
-        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends first, raises the error
-        that ended it; the error's outcome says whether the entry may be in the ledger."""
+        """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends before, raises the error
+        that ended it. The error's outcome says whether the entry may be in the ledger."""
         waiter = self._waiter(entry_id)
         if waiter is not None:
             await waiter
@@ -327,12 +328,12 @@ class LedgerWriter:
         return waiter
 
     async def flush(self) -> None:
-        """Wait until everything appended so far is confirmed."""
+        """Wait until every entry appended so far is confirmed."""
         await self.wait_confirmed(self._queue.next_id - 1)
 
     async def force(self) -> EntryId:
-        """Make everything appended so far durable, in a ledger made with ``deferred_sync``; returns the LAC. Without
-        deferred syncs it only waits as :meth:`flush` does. If the writer ends first, raises the error that ended it."""
+        """Make every entry appended so far durable, in a ledger made with ``deferred_sync``, and return the LAC. In any
+        other ledger only wait as :meth:`flush` does. If the writer ends before, raises the error that ended it."""
         await self.flush()
         last = self._queue.next_id - 1
         if self._machine.lac < last:
@@ -345,11 +346,11 @@ class LedgerWriter:
         return self._machine.lac
 
     async def write_lac(self) -> EntryId:
-        """Send the LAC to the bookies that hold the last confirmed entry. Returns the LAC once an ack quorum has taken
-        it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
+        """Send the LAC to the bookies that hold the last confirmed entry. Return the LAC once an ack quorum of them has
+        taken it. Readers that ask these bookies then see this LAC, although no later entry carries it. Raises
         QuorumTimeoutError, or the error that ended this writer.
 
-        A writer without entries in flight does this by itself after ``explicit_lac_delay_ms``.
+        A writer without entries in flight sends the LAC by itself after ``explicit_lac_delay_ms``.
         """
         self._end.check_open()
         lac, value = self._machine.lac, self.metadata
@@ -362,11 +363,11 @@ class LedgerWriter:
 
     @traced("close_ledger", ledger="ledger_id")
     async def close(self) -> None:
-        """Send the queued entries and close the ledger at its last entry. It may be called again.
+        """Send the queued entries and close the ledger at its last entry. A second call is allowed.
 
-        Raises LedgerFencedError if another client took over, MetadataConflictError if it closed the ledger at another
-        entry, and the error that ended this writer before. If copies are missing after ``close_linger_ms``, the ledger
-        is marked under-replicated before this returns (P8).
+        If copies are missing after ``close_linger_ms``, the ledger is marked under-replicated before this returns (P8).
+        Raises LedgerFencedError if another client took over, MetadataConflictError if another client closed the ledger
+        at another entry, and the error that ended this writer before.
         """
         self._guard.check("this ledger")
         with self._queue.lock:  # so every entry that got an id on another thread is queued
@@ -398,7 +399,7 @@ class LedgerWriter:
             )
             self._fail(error)
         except BookKeeperError:
-            return  # the writer's end has the same error, and close raises it
+            return  # self._end has the same error, and close() raises it
         await self._metadata.marked()
         self._driver.stop()
 
@@ -408,7 +409,7 @@ class LedgerWriter:
         self.end(ClientClosedError(f"the writer of ledger {self.ledger_id} was abandoned"))
 
     def end(self, error: BookKeeperError) -> None:
-        """Stop as :meth:`abandon` does, but calls that wait raise ``error``."""
+        """Stop without closing the ledger, as :meth:`abandon` does. Calls that wait raise ``error``."""
         if not self._driver.stopped:
             self._end.is_closing = self._end.was_abandoned = True
             self._fail(error)
@@ -429,11 +430,11 @@ class LedgerWriter:
     # --- between the application and the machine ---------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Send nothing until :meth:`release`. Appended entries are queued meanwhile."""
+        """Stop sending entries until :meth:`release`. Appended entries are queued meanwhile."""
         self._sender.is_held = True
 
     def release(self) -> None:
-        """Send the entries that were queued since :meth:`hold`, and go on."""
+        """Send the entries that were queued since :meth:`hold`, and all later entries."""
         self._sender.is_held = False
         self._sender.flush()
 
@@ -460,7 +461,8 @@ class LedgerWriter:
             self._moved.set()
 
     def _acked(self, effect: Acked) -> None:
-        """Confirm entries of a ledger with deferred syncs: an ack quorum has them, at least in memory."""
+        """End the appends of entries that an ack quorum has, at least in memory. Only ledgers with deferred syncs need
+        this."""
         self._sender.confirmed(effect.through)
         self._waiters.confirmed(effect.through, self._machine.lac)
 
@@ -474,7 +476,7 @@ class LedgerWriter:
         self._driver.feed(await self._calls.force(effect))
 
     def _fail(self, error: BookKeeperError) -> None:
-        """End the writer: every call that waits raises ``error``."""
+        """End the writer with ``error``, which every call that waits then raises."""
         error = self._sessions.because(error, pending=not self._machine.settled)
         if self._sender.spans is not None:
             self._sender.spans.ended(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a writer still takes entries, and how it ended."""
+"""Records whether a writer still takes entries, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bk_core.model import LedgerId
 
 
 class WriterEnd:
-    """The end of one writer.
+    """The state of one writer's end.
 
-    - ``error``: the error that ended the writer, or None. It never changes again.
-    - ``is_closing``: whether a close or an abandon has begun. From then on no entry is taken.
-    - ``was_abandoned``: whether the application ended the writer without a close.
-    - ``closed``: done once the ledger is closed, or with ``error``.
+    - ``error`` is the error that ended the writer, or None. Once it is set, it never changes.
+    - ``is_closing`` says that a close or an abandon has begun. From then on the writer takes no entry.
+    - ``was_abandoned`` says that the application ended the writer without a close.
+    - ``closed`` is a future that is done once the ledger is closed, or that fails with ``error``.
 
     ``guard`` refuses calls in a forked child, and ``counts`` counts writers that failed. Any thread may call
     :meth:`check_open`; the loop makes all other calls.
@@ -52,8 +52,8 @@ class WriterEnd:
             self.closed.set_result(None)
 
     def fail(self, error: BookKeeperError) -> None:
-        """Note the error that ends the writer, unless there is one already. It counts in the metrics unless the
-        application ended the writer."""
+        """Note the error that ends the writer, unless an earlier error has ended it. Count the writer as failed unless
+        the application ended it."""
         if self.error is None:
             self.error = error
             if not isinstance(error, ClientClosedError):
