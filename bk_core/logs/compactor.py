@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a compaction: reads runs of extents, several ledgers at a time, writes each run into one new ledger, and
-reads the new ledger back. :mod:`bk_core.logs.machines.compaction` decides."""
+"""Carries out a compaction. It reads runs of extents, several ledgers at a time, writes each run into one new ledger,
+and reads the new ledger again to compare. :mod:`bk_core.logs.machines.compaction` makes all decisions."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ from bk_core.logs.store import LogStore, nonce
 logger = logging.getLogger("bk_core.logs")
 
 AHEAD_LEDGERS = 32
-"""Limits the ledgers that are read at a time. More than one is needed because each small ledger costs a round trip."""
+"""The maximum number of ledgers that are read at a time. It is above one because each small ledger costs a round
+trip."""
 AHEAD_BYTES = 16 << 20
-"""Limits the bytes of ledgers that are read ahead. A larger ledger is read alone."""
+"""The maximum number of bytes of ledgers that are read at a time. A larger ledger is read alone."""
 JOIN_BYTES = 1 << 20
-"""Batches are joined up to this size in bytes before they are appended, so that a small ledger does not cost a
-frame."""
+"""The size, in bytes, up to which batches are joined before they are appended, so that each small ledger does not cost
+a frame."""
 
 Progress = Callable[[int], None]
-"""A function that is called with the number of entries after each piece is copied."""
+"""A function that is called after each piece is copied, with the number of entries of the piece."""
 
 
 class Compactor:
-    """One compaction of one log."""
+    """The driver of one compaction of one log."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class Compactor:
     async def run(self) -> Compacted:
         """Compact until nothing is left to merge, or the limits are reached.
 
-        It is safe during any other change of the log, and may be ended at any point: run it again to continue. Raises
+        It is safe during any other change of the log. It may be ended at any point; a new compaction continues. Raises
         WrongPasswordError, NotEnoughBookiesError, NoSuchEntryError and EntryUnreadableError if entries cannot be read,
-        IntegrityError for a copy that is not exact, PublishConflictError if other clients changed the log too often.
-        Runs that were merged before an error stay merged.
+        IntegrityError for a copy that is not exact, and PublishConflictError if other clients changed the log too
+        often. Runs that were merged before an error stay merged.
         """
         return await carry_out(Compaction(self._store.name, self._limits, nonce).run(), self._answer)
 
@@ -110,7 +111,7 @@ class Compactor:
                     self._progress(len(piece))
                     await self._rate.spend(piece.payload_bytes)
             await writer.close()
-        except BaseException:  # also if cancelled: only this process knows the ledger
+        except BaseException:  # also after a cancel, because only this process knows the ledger
             await asyncio.shield(drop_ledger(self._bookkeeper, writer.ledger_id, writer))
             raise
         created_ms = max(extent.created_ms for extent in run)
@@ -119,7 +120,8 @@ class Compactor:
         return ask.RunCopied(new, content)
 
     async def _create(self, run: Run, number: int) -> LedgerWriter:
-        """Create a ledger with the largest ensemble and quorums of the run, so that no entry gets less safe."""
+        """Create a ledger with the largest ensemble size and quorums of the run, so that no entry has fewer copies than
+        before."""
         assert self._head is not None
         each = [(extent.ensemble_size, extent.write_quorum_size, extent.ack_quorum_size) for extent in run]
         ensemble_size, write_quorum_size, ack_quorum_size = map(max, zip(*each, strict=True))
@@ -135,7 +137,7 @@ class Compactor:
         )
 
     async def _content(self, new: NewExtent) -> Content:
-        """Read the whole ledger from its bookies."""
+        """Read the new ledger from its bookies, and return a description of its entries."""
         content = Content()
         opening = self._bookkeeper.open_ledger(new.ledger_id, recover=False, password=self._password)
         async with await opening as reader, aclosing(reader.read(0, reader.last_add_confirmed)) as batches:
@@ -146,7 +148,7 @@ class Compactor:
     # --- reading a run -----------------------------------------------------------------------------------------------
 
     async def _entries(self, run: Run) -> AsyncGenerator[EntryBatch, None]:
-        """Yield all entries of the run, in order; many small extents are read ahead at a time."""
+        """Yield all entries of the run, in order. Many small extents are read at a time."""
         wanted = [_Weighed(extent, weight_of(extent)) for extent in run]
         ahead = read_ahead(
             wanted, lambda each: self._extent(each.extent), ranges_max=AHEAD_LEDGERS, bytes_max=AHEAD_BYTES
@@ -165,7 +167,7 @@ class Compactor:
                     f"ledger {extent.ledger_id} differs from the log's list",
                     value=f"listed up to entry {last}, "
                     f"{'closed' if reader.is_closed else 'open'} at {reader.last_add_confirmed}",
-                    remedy="look at it with bk ledger show",
+                    remedy="inspect it with bk ledger show",
                 )
             async with aclosing(reader.read(extent.first_entry_id, last)) as batches:
                 async for batch in batches:
@@ -179,8 +181,8 @@ class _Weighed:
 
 
 async def _joined(batches: AsyncIterator[EntryBatch]) -> AsyncGenerator[EntryBatch, None]:
-    """Yield the same entries in batches of JOIN_BYTES or more, without ids, LACs and digests, so that they can be
-    appended."""
+    """Yield the same entries, to be appended, in batches of JOIN_BYTES or more. The batches have no ids, LACs and
+    digests."""
     held: list[EntryBatch] = []
     size = 0
     async for batch in batches:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledgers of a log: their ends, the check before a publish, and their deletion. A ledger's own record decides
-whether it is closed, and where it ends (N1)."""
+"""Creates, checks and deletes the ledgers of a log. A ledger's own record decides whether it is closed, and where it
+ends (N1)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from bk_core.model import LedgerId, LedgerMetadata
 logger = logging.getLogger("bk_core.logs")
 
 TellDeleted = Callable[[Mapping[LedgerId, LedgerMetadata | None]], None]
-"""A function that is called with the ledgers whose records were deleted, and these records."""
+"""A function that is called with the ledgers whose records were deleted, each with its record."""
 
 CHECK_THREADS = 16
-"""The number of records that are read at a time, so that a publish of 100,000 ledgers does not wait for each record."""
+"""The number of threads that read records of ledgers, so that a publish of 100,000 ledgers does not wait for each
+record in turn."""
 
 
 def end_of(metadata: LedgerMetadata) -> LedgerEnd:
@@ -39,7 +40,7 @@ def end_of(metadata: LedgerMetadata) -> LedgerEnd:
 
 
 Sizes = tuple[int, int, int]
-"""Ensemble size, write quorum and ack quorum of a ledger."""
+"""The ensemble size, write quorum and ack quorum of a ledger."""
 
 
 async def create_for_log(
@@ -54,7 +55,7 @@ async def create_for_log(
     partition: int = 0,
     attempt: int = 0,
 ) -> LedgerWriter:
-    """Create a ledger whose custom metadata says what it is for. Raises like ``create_ledger``."""
+    """Create a ledger whose custom metadata names the log and the publish. Raises the errors of ``create_ledger``."""
     ensemble_size, write_quorum_size, ack_quorum_size = sizes
     return await bookkeeper.create_ledger(
         ensemble_size=ensemble_size,
@@ -89,24 +90,29 @@ def written_extent(
 
 
 async def drop_ledger(bookkeeper: BookKeeper, ledger_id: LedgerId, writer: LedgerWriter | None = None) -> None:
-    """Abandon and delete a ledger that no log lists. Best effort: vacuum finds a ledger that stays."""
+    """Abandon and delete a ledger that no log lists. A failure is only logged, because vacuum deletes such a ledger
+    later."""
     try:
         if writer is not None:
             await writer.abandon()
         await bookkeeper.delete_ledger(ledger_id)
     except BookKeeperError as error:
-        logger.info("ledger %d, which no log lists, stays until vacuum: %s", ledger_id, error)
+        logger.info("ledger %d, which no log lists, stays until the next vacuum: %s", ledger_id, error)
 
 
 async def recovered_end(bookkeeper: BookKeeper, ledger_id: LedgerId, password: bytes) -> LedgerEnd:
-    """Fence, recover and close a ledger unless it is closed; return its end. Raises like ``open_ledger``."""
+    """Fence, recover and close a ledger, unless it is closed already. Return its end. Raises the errors of
+    ``open_ledger``."""
     async with await bookkeeper.open_ledger(ledger_id, recover=True, password=password) as reader:
         return end_of(reader.metadata)
 
 
 def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Raise PublishConflictError unless every ledger exists, is closed, ends where its writer says, has this log's
-    digest type and password, and was not made for another log (N6). Blocks."""
+    """Raise PublishConflictError unless every ledger may be listed in this log. This blocks.
+
+    A ledger must exist, be closed, end where its writer says, have this log's digest type and password, and not be made
+    for another log (N6).
+    """
     reported: dict[LedgerId, list[NewExtent]] = {}
     for extent in extents:
         if extent.entry_count:
@@ -122,8 +128,8 @@ def check_publishable(store: MetadataStore, head: LogHead, extents: Sequence[New
 def of_log(
     store: MetadataStore, log_uuid: str, before_ms: int, among: Iterable[LedgerId] | None = None
 ) -> Iterator[LedgerId]:
-    """Yield the ledgers that by their custom metadata were made for this log, before ``before_ms`` by the store's clock
-    (N6). Blocks. Reads the record of every ledger in the cluster, or of the ledgers ``among`` if given."""
+    """Yield the ledgers that were made for this log, by their custom metadata, before ``before_ms`` by the store's
+    clock (N6). This blocks. It reads the record of every ledger in the cluster, or only of the ledgers in ``among``."""
     for _, ledger_id in of_logs(store, {log_uuid: before_ms}, among):
         yield ledger_id
 
@@ -131,8 +137,8 @@ def of_log(
 def of_logs(
     store: MetadataStore, before_ms: Mapping[str, int], among: Iterable[LedgerId] | None = None
 ) -> Iterator[tuple[str, LedgerId]]:
-    """Do the same as :func:`of_log` for several logs by uuid, each with its time. Yield each ledger with its log's
-    uuid."""
+    """Do the same as :func:`of_log` for several logs. ``before_ms`` maps the uuid of each log to its time. Yield each
+    ledger with the uuid of its log."""
     if not before_ms:
         return
     for ledger_id in store.list_ledgers() if among is None else among:
@@ -141,14 +147,14 @@ def of_logs(
             if log_uuid in before_ms and store.ledger_ctime_ms(ledger_id) < before_ms[log_uuid]:
                 yield log_uuid, ledger_id
         except (NoSuchLedgerError, MetadataCorruptError):
-            continue  # deleted a moment ago, or unreadable: an unreadable one stays
+            continue  # deleted a moment ago, or unreadable; a ledger with an unreadable record is kept
 
 
 def delete_of_log(
     store: MetadataStore, log_uuid: str, ledgers: Sequence[LedgerId], deleted: TellDeleted
 ) -> tuple[LedgerId, ...]:
-    """Delete ledgers if they are this log's, and call ``deleted`` with their records; return the ledgers that certainly
-    do not exist any more. Blocks."""
+    """Delete those of ``ledgers`` that were made for this log, and call ``deleted`` with their records. Return the
+    ledgers that certainly do not exist now. This blocks."""
     gone: list[LedgerId] = []
     told: dict[LedgerId, LedgerMetadata | None] = {}
     for ledger_id in ledgers:
@@ -161,7 +167,7 @@ def delete_of_log(
         except NoSuchLedgerError:
             gone.append(ledger_id)
         except MetadataError as error:
-            logger.warning("ledger %d stays condemned until the next vacuum: %s", ledger_id, error)
+            logger.warning("ledger %d stays condemned until the next vacuum, its deletion failed: %s", ledger_id, error)
     deleted(told)
     return tuple(gone)
 
@@ -171,7 +177,7 @@ def _is_of_log(metadata: LedgerMetadata, log_uuid: str) -> bool:
 
 
 def _log_of(metadata: LedgerMetadata) -> str:
-    """Return the uuid of the log for which the ledger was made; empty if it was made for none."""
+    """Return the uuid of the log for which the ledger was made, or an empty text if it was made for none."""
     keys = metadata.custom_metadata
     if keys.get("application") != APPLICATION.encode():
         return ""
@@ -196,6 +202,6 @@ def _problem(store: MetadataStore, head: LogHead, ledger_id: LedgerId, extents: 
         return f"ledger {ledger_id} has another password than the log"
     owner = metadata.custom_metadata.get("bk.log.uuid")
     if owner is not None and owner != head.uuid.encode():
-        # The other log does not list this ledger, so its vacuum would delete it.
+        # The vacuum of the other log, which does not list this ledger, would delete it.
         return f"ledger {ledger_id} was made for another log ({owner.decode(errors='replace')})"
     return None

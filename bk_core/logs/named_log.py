@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A named log: many ledgers read as one, with positions that never change (N1 to N8).
 
-There are two ways to write a log. *Publish*, for batch jobs, lists closed ledgers, all at once or not at all. *Lead*,
-for services, makes this process the only writer and gives every entry its offset at once. A log has one digest type and
-one password.
+There are two ways to write a log. *Publish*, for batch jobs, lists closed ledgers, all of them or none. *Lead*, for
+services, makes this process the only writer of the log; each append then returns the offset of its entry. A log has one
+digest type and one password.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ __all__ = ["LeadOptions", "LogLeader", "NamedLog", "publish_to_logs"]
 logger = logging.getLogger("bk_core.logs")
 
 DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
-"""The default time after which vacuum deletes a ledger, counted from its unlinking or, if it was never listed, from its
-creation (N6)."""
+"""The default time, in milliseconds, after which vacuum deletes a ledger. It counts from the change that unlinked the
+ledger, or from the creation of a ledger that was never listed (N6). Every job must publish its ledgers within it."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
-"""The default time for which a transaction record is kept after its last use (N5)."""
+"""The default time, in milliseconds, for which a transaction record is kept after its last use (N5)."""
 
 ARROW = "arrow"
-"""The codec whose columns the log's schema describes."""
+"""The name of the codec whose columns the log's schema describes."""
 
 R = TypeVar("R")
 
 
 class NamedLog:
-    """A handle of one log; creating the handle reads and writes nothing. Raises InvalidArgumentError for an impossible
+    """A handle of one log. To make a handle reads and writes nothing. Raises InvalidArgumentError for an impossible
     name."""
 
     name: str
@@ -80,18 +80,18 @@ class NamedLog:
     # --- the list ----------------------------------------------------------------------------------------------------
 
     async def head(self, *, check_password: bool = True, sync: bool = True) -> Versioned[LogHead]:
-        """Return the log's record. With ``sync`` False it may be older than the newest record (M5). Raises
-        NoSuchLogError, which lists logs with similar names, and WrongPasswordError unless ``check_password`` is
-        False."""
+        """Return the log's head. Without ``sync`` it may be older than the newest head (M5). Raises NoSuchLogError,
+        which lists logs with similar names, and, with ``check_password``, WrongPasswordError."""
         found = await asyncio.to_thread(self._store.read, sync=sync)
         if check_password:
             self._store.check_password(found.value, self._password)
         return found
 
     async def create(self, *, digest_type: DigestType = DigestType.CRC32C, exist_ok: bool = True) -> LogHead:
-        """Create the log. With ``exist_ok`` an existing log is returned if it has this digest type and password.
+        """Create the log and return its head. With ``exist_ok`` return the head of an existing log if it has this
+        digest type and password.
 
-        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError; then nothing was created.
+        Raises LogExistsError, WrongDigestTypeError, WrongPasswordError. Then nothing was created.
         """
         head, created = await self.open_or_create(digest_type=digest_type)
         if not created and not exist_ok:
@@ -100,9 +100,9 @@ class NamedLog:
 
     @traced("log.open", log="name")
     async def open_or_create(self, *, digest_type: DigestType | None = None) -> tuple[Versioned[LogHead], bool]:
-        """Return the head, and whether this call created the log (N8: append creates a missing log and says so).
+        """Return the log's head, and whether this call created the log (N8: append creates a missing log and says so).
 
-        ``digest_type``: None accepts the log's own, and means CRC32C for a new log.
+        If ``digest_type`` is None, an existing log may have any type, and a new log gets CRC32C.
         """
         try:
             found = await self.head()
@@ -121,8 +121,8 @@ class NamedLog:
         return found, False
 
     async def extents(self, start_offset: int | None = None, end_offset: int | None = None) -> list[Extent]:
-        """Return the extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order; None means the
-        log's start or end. If the range goes beyond the sealed extents, the open ones (``is_open``) come last."""
+        """Return the extents that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. None means the
+        log's start or end. If the range goes beyond the sealed extents, the open extents (``is_open``) come last."""
 
         def read() -> list[Extent]:
             head = self._store.read(sync=True).value
@@ -133,7 +133,7 @@ class NamedLog:
         return await asyncio.to_thread(read)
 
     async def schemas(self) -> dict[int, bytes]:
-        """Return the log's schemas by number, the newest last; empty for a log whose codecs need none (K8)."""
+        """Return the log's schemas by number, the newest last. A log whose codecs need no schema has none (K8)."""
 
         def read() -> dict[int, bytes]:
             return self._store.schemas(self._store.read(sync=True).value)
@@ -148,15 +148,15 @@ class NamedLog:
     ) -> Published:
         """List closed ledgers at the end of the log, in this order, all or none, once for each ``publish_id``.
 
-        A publish that happened before is not repeated but returned (N4); its base offset is −1 if only the
-        ``transaction`` record remembers it (N5). Raises LogHasLeaderError while a leader writes the log, unless
-        ``takeover`` fences it; PublishConflictError for ledgers that are condemned, missing, open or do not end as
-        reported; TransactionReplayDiffersError for the same id or version with other rows;
-        TransactionVersionRegressedError. Then nothing was published, except that it may have been after an error with
-        outcome UNKNOWN: publish again with the same id, and delete nothing.
+        A publish that happened before is not repeated, and the call returns it (N4). Its base offset is −1 if only the
+        ``transaction`` record remembers it (N5). A new ``schema`` is registered in the same step; with ``merge_schema``
+        it may add columns (K8).
 
-        A new ``schema`` gets a number in the log together with the ledgers; if it does not fit, SchemaMismatchError is
-        raised. ``merge_schema`` lets it add columns (K8).
+        Raises LogHasLeaderError while a leader writes the log, unless ``takeover`` fences it; PublishConflictError for
+        ledgers that are condemned, missing, open or do not end as reported; SchemaMismatchError for a schema that does
+        not fit; TransactionReplayDiffersError for the same id or version with other rows;
+        TransactionVersionRegressedError. If the outcome of an error is UNKNOWN, the ledgers may have been published:
+        publish again with the same id, and delete nothing. After any other error nothing was published.
         """
         await self.head()  # checks the password
         change = HeadChange({self.name: Publish(tuple(ledgers), publish_id, _now_ms(), nonce, options)})
@@ -169,14 +169,14 @@ class NamedLog:
     async def overwrite(
         self, ledgers: Sequence[NewExtent], publish_id: PublishId, options: PublishOptions = APPEND
     ) -> Published:
-        """Do the same as :meth:`publish`, and unlink everything that was listed before, in one compare-and-set. The
-        log's epoch rises and its offsets continue (N7); readers of the old epoch get LogOverwrittenError. Vacuum
-        deletes the unlinked ledgers.
+        """Do the same as :meth:`publish`, and unlink all older extents of the log, in one compare-and-set. The log's
+        epoch rises and its offsets continue (N7). Readers of the old epoch get LogOverwrittenError. Vacuum deletes the
+        unlinked ledgers.
         """
         return await self.publish(ledgers, publish_id, replace(options, overwrite=True))
 
     async def _change(self, intent: Intent[R]) -> R:
-        """Change the head. Raises the error that refuses the change."""
+        """Carry out a change of the head, and return its result. Raises the error that refuses the change."""
         await self.head()  # checks the password
         return await self._answers().carry_out(change_head(self.name, intent))
 
@@ -187,21 +187,21 @@ class NamedLog:
 
     @traced("log.delete", log="name")
     async def delete(self, *, takeover: bool = False, now: bool = False) -> DeletedLog:
-        """Delete the log. One compare-and-set decides: from then on there is no log of this name, and a new one may be
-        created, with another uuid. Readers can still read the ledgers that they know, because the ledgers stay: the
-        vacuums of this name, and ``bk upkeep``, delete them ``delete_delay_ms`` after the log was deleted.
+        """Delete the log. After one compare-and-set there is no log of this name, and a new log with another uuid may
+        be created.
 
-        ``takeover`` fences the log's leader instead of raising LogHasLeaderError. ``now`` deletes the ledgers at once,
-        unless a leader or a job uses the log (LogHasLeaderError, LogInUseError). Readers are not noticed, and their
-        reads fail.
+        Readers can still read the ledgers that they have found. A vacuum of this name, or ``bk upkeep``, deletes the
+        ledgers ``delete_delay_ms`` after the log was deleted. With ``takeover`` the log's leader is fenced; without it
+        a leader causes LogHasLeaderError. With ``now`` this call also deletes the ledgers, unless a leader or a job
+        uses the log (LogHasLeaderError, LogInUseError). It does not check for readers, whose reads then fail.
 
-        Raises NoSuchLogError, WrongPasswordError; LogRecreatedError if the log was deleted and created again meanwhile;
-        with ``takeover`` the errors of recovering a ledger. Then nothing was deleted, unless the outcome is UNKNOWN:
-        delete it again. With ``now`` the ledgers that could not be deleted wait for a vacuum.
+        Raises NoSuchLogError, WrongPasswordError, LogRecreatedError if the log was deleted and created again meanwhile,
+        and, with ``takeover``, the errors of recovering a ledger. Then nothing was deleted, unless the outcome is
+        UNKNOWN; in that case delete the log again. With ``now`` a vacuum deletes the ledgers that could not be deleted.
         """
         if takeover and now:
             raise InvalidArgumentError(
-                "a log with a leader is not deleted at once",
+                "the ledgers of a log with a leader are not deleted now",
                 value="takeover, now",
                 remedy="leave now out, or stop the leader",
             )
@@ -215,7 +215,7 @@ class NamedLog:
         return deleted
 
     async def _delete_ledgers(self, log_uuid: str) -> tuple[LedgerId, ...]:
-        """Delete the ledgers of a log that was deleted just now; the record of its deletion stays."""
+        """Delete the ledgers of a log that was deleted just before, and keep the record of its deletion."""
         try:
             return (await self._answers().carry_out(VacuumDeleted(log_uuid, forget=False).run())).ledgers
         except BookKeeperError as error:
@@ -223,7 +223,8 @@ class NamedLog:
             raise
 
     async def _uuid_to_delete(self) -> str:
-        """Return the uuid of the log, or of a log whose deletion was begun and not finished. Checks the password."""
+        """Check the password, and return the uuid of the log, or of a log of this name whose deletion is not
+        finished."""
         try:
             return (await self.head()).value.uuid
         except NoSuchLogError:
@@ -234,29 +235,29 @@ class NamedLog:
             return mark.uuid
 
     async def deleted(self) -> list[DeletedLog]:
-        """Return the deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first."""
+        """Return the deleted logs of this name whose ledgers are not deleted yet, in the order of their deletions."""
         return await asyncio.to_thread(self._store.deleted)
 
     async def set_retention(self, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> LogHead:
-        """Set the retention, which :meth:`trim_expired` applies: it keeps entries that are not older than
-        ``retention_ms``, and the newest ``retention_bytes``. 0 keeps everything; None leaves the value as it is.
-        Returns the head; unlinks nothing itself.
+        """Set the retention and return the head. This call unlinks nothing; :meth:`trim_expired` applies the retention.
 
-        Raises InvalidArgumentError for a negative number, PublishConflictError, MetadataUnavailableError.
+        The retention keeps entries that are not older than ``retention_ms``, and the newest ``retention_bytes``. 0
+        keeps everything, and None leaves the value as it is. Raises InvalidArgumentError for a negative number,
+        PublishConflictError, MetadataUnavailableError.
         """
         with audited("set-retention", log=self.name, retention_ms=retention_ms, retention_bytes=retention_bytes):
             return await self._change(SetRetention(retention_ms, retention_bytes, nonce))
 
     @traced("log.trim", log="name")
     async def trim(self, before_offset: int) -> int:
-        """Let the log start at ``before_offset``; return its start offset. Open extents are never trimmed. Ledgers
-        wholly below the start are unlinked; vacuum deletes them later."""
+        """Let the log start at ``before_offset``, and return its start offset. Open extents are never trimmed. Ledgers
+        that lie wholly below the start are unlinked, and vacuum deletes them later."""
         with audited("trim-log", log=self.name, before_offset=before_offset):
             return await self._change(Trim(before_offset, nonce))
 
     async def trim_expired(self) -> int:
-        """Trim the entries that the log's retention does not keep; return its start offset. Offsets never go back, so a
-        decision on one head is right for every later head."""
+        """Trim the entries that the log's retention does not keep, and return the start offset. An entry that has
+        expired by one head has expired by every later head, so the trim needs no second check."""
         return await self.trim(await self.expired_offset())
 
     async def expired_offset(self, *, now_ms: int | None = None) -> int:
@@ -267,8 +268,8 @@ class NamedLog:
     async def compact(self, run: Sequence[Extent], ledger: NewExtent) -> Extent:
         """List one closed ledger, which has copies of the same entries, in place of a run of sealed extents.
 
-        Offsets stay. Running readers continue with the old ledgers, which vacuum deletes later. Raises
-        PublishConflictError if some of ``run`` were unlinked or replaced meanwhile; then the log is unchanged.
+        Offsets do not change. Running readers continue with the old ledgers, which vacuum deletes later. Raises
+        PublishConflictError if some extents of ``run`` were unlinked or replaced meanwhile. Then the log is unchanged.
         """
         if not run:
             raise InvalidArgumentError("there is nothing to compact", value="an empty run")
@@ -280,9 +281,9 @@ class NamedLog:
         progress: Callable[[int], None] = lambda entries: None,
         rate: ByteRate | None = None,
     ) -> Compactor:
-        """Return a :class:`Compactor`, which merges small sealed extents into fewer ledgers: ``await
-        log.compactor().run()``. ``progress`` is called with the number of entries after each piece is copied; ``rate``
-        limits the bytes copied a second.
+        """Return a :class:`Compactor`, which merges small sealed extents into fewer ledgers, for example by
+        ``await log.compactor().run()``. ``progress`` is called after each piece is copied, with its number of entries.
+        ``rate`` limits the bytes copied per second.
         """
         limits = CompactionLimits() if limits is None else limits
         return Compactor(self._bookkeeper, self._store, self._answers(), self._password, limits, progress, rate)
@@ -295,8 +296,8 @@ class NamedLog:
     async def compact_small(
         self, limits: CompactionLimits | None = None, progress: Callable[[int], None] = lambda entries: None
     ) -> Compacted:
-        """Compact the log as :meth:`bk_core.logs.compactor.Compactor.run` does. ``progress`` is called with the number
-        of entries after each piece is copied, on the thread of the client's loop."""
+        """Compact the log as :meth:`bk_core.logs.compactor.Compactor.run` does. ``progress`` is called after each piece
+        is copied, with its number of entries, on the thread of the client's loop."""
         return await self.compactor(limits, progress).run()
 
     @traced("log.vacuum", log="name")
@@ -308,14 +309,17 @@ class NamedLog:
         force: bool = False,
         among: Sequence[LedgerId] | None = None,
     ) -> Vacuumed:
-        """Delete this log's ledgers and pages that are not listed, ``delete_delay_ms`` after they were unlinked or, if
-        they were never listed, after they were made; and transaction records not used for ``txn_retention_ms``. Ages
-        are by the metadata store's clock. ``among``: check only these ledgers, and not all ledgers of the cluster.
+        """Delete the ledgers and pages of this log that it does not list, and transaction records that were not used
+        for ``txn_retention_ms``.
+
+        Ledgers and pages are deleted ``delete_delay_ms`` after they were unlinked, or after they were made if they were
+        never listed. Ages are by the metadata store's clock. With ``among`` only these ledgers are checked, otherwise
+        all ledgers of the cluster.
 
         A job loses its ledgers if it publishes them later than this delay after it made them, so a delay of less than 7
-        days needs ``force``. So does a transaction retention of less than 30 days: a version that is published again
-        after its record is gone may be in the log twice. Raises InvalidArgumentError, MetadataUnavailableError,
-        MetadataCorruptError; deletions before the error stay, and the next vacuum continues.
+        days needs ``force``. A transaction retention of less than 30 days needs ``force``, too, because a version that
+        is published again after its record was deleted may be in the log twice. Raises InvalidArgumentError,
+        MetadataUnavailableError, MetadataCorruptError. Deletions before the error stay, and the next vacuum continues.
         """
         check_delays(delete_delay_ms, txn_retention_ms, force)
         of_deleted = await self._vacuum_deleted(delete_delay_ms)
@@ -340,8 +344,8 @@ class NamedLog:
         return done if of_deleted is None else done.and_of_deleted(of_deleted)
 
     async def _vacuum_deleted(self, delete_delay_ms: int) -> Vacuumed | None:
-        """Delete the ledgers of the deleted logs of this name, ``delete_delay_ms`` after each log was deleted. Return
-        None if there is no deleted log of this name and password."""
+        """Delete the ledgers of the deleted logs that had this name, ``delete_delay_ms`` after each log was deleted.
+        Return None if there is no deleted log with this name and password."""
         if (mark := await asyncio.to_thread(self._store.mark)) is not None:
             self._store.check_password(mark, self._password)
             await self._answers().carry_out(finish(mark.uuid))
@@ -356,19 +360,20 @@ class NamedLog:
         return done
 
     async def vacuum_deleted(self, log_uuid: str, among: Sequence[LedgerId] | None = None) -> VacuumedDeleted:
-        """Delete the ledgers of a deleted log, whatever its age, and the record of its deletion. ``among``: delete only
-        these ledgers, and the record only if this is empty."""
+        """Delete the ledgers of a deleted log, whatever its age is, and the record of its deletion. With ``among``
+        delete only these ledgers, and delete the record only if ``among`` is empty."""
         ledgers = None if among is None else tuple(among)
         steps = VacuumDeleted(log_uuid, forget=not ledgers, among=ledgers).run()
         with audited("vacuum-deleted-log", log=self.name, uuid=log_uuid):
             return await self._answers().carry_out(steps)
 
     async def finish_deletion(self, log_uuid: str) -> DeletedLog:
-        """Finish a deletion of which only the mark was written. Raises NoSuchLogError if there is no such mark."""
+        """Finish a deletion that has only written the mark. Raises NoSuchLogError if there is neither a mark nor a
+        record of the deletion."""
         return await self._answers().carry_out(finish(log_uuid))
 
     async def vacuum_candidates(self, delete_delay_ms: int, txn_retention_ms: int) -> Vacuumed:
-        """Return what :meth:`vacuum` would delete now with these delays. Deletes nothing."""
+        """Return what :meth:`vacuum` would delete now with these delays, without deleting it."""
         of_deleted = await asyncio.to_thread(self._store.deleted_candidates, delete_delay_ms, self._password)
         try:
             await self.head()  # checks the password
@@ -384,15 +389,15 @@ class NamedLog:
         return await asyncio.to_thread(lambda: list(self._store.all_transactions()))
 
     async def transactions_of(self, app_id: str) -> LogTransactions | None:
-        """Return the transaction record of an application or query, or None."""
+        """Return the transaction record of an application or query, or None if there is none."""
         found = await asyncio.to_thread(self._store.transactions, app_id)
         return None if found is None else found.value
 
     async def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """Delete the transaction record of an application or query; return it, or None if there is none.
+        """Delete the transaction record of an application or query. Return the record, or None if there was none.
 
-        A version that is published again afterwards may be in the log twice: then only the log's last 128 publishes are
-        remembered. Raises MetadataConflictError if the log changes too fast, MetadataUnavailableError.
+        A version that is published again afterwards may be in the log twice, because only the log's last 128 publishes
+        are then remembered. Raises MetadataUnavailableError, and MetadataConflictError if the log changes too fast.
         """
         await self.head()  # checks the password
         with audited("forget-transactions", log=self.name, application=app_id):
@@ -401,16 +406,16 @@ class NamedLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def end_offset(self) -> int:
-        """Return the offset after the last readable entry. The sealed extents, and the first open one up to its LAC,
-        are readable."""
+        """Return the offset after the last readable entry. Readable are the sealed extents, and the first open extent
+        up to its LAC."""
         return await self._reading.readable_end((await self.head()).value)
 
     def read(self, start_offset: int, end_offset: int) -> BatchIterator[OffsetBatch]:
-        """Read the entries ``start_offset`` to ``end_offset`` − 1, in order, as (offset of the batch's first entry,
-        batch).
+        """Read the entries ``start_offset`` to ``end_offset`` − 1, in order. Each item is a pair of the offset of a
+        batch's first entry and the batch.
 
-        Raises InvalidArgumentError beyond :meth:`end_offset`, NoSuchEntryError where entries were trimmed or lost, and
-        EntryUnreadableError.
+        Raises InvalidArgumentError for offsets beyond :meth:`end_offset`, NoSuchEntryError for entries that were
+        trimmed or lost, and EntryUnreadableError.
         """
         return BatchIterator(self._read(start_offset, end_offset))
 
@@ -423,8 +428,9 @@ class NamedLog:
                 yield found
 
     async def _checked_end(self, head: LogHead, start: int, end: int | None) -> int:
-        """Return the end of a read; ``end`` None: the end of the readable entries. Raises InvalidArgumentError for
-        offsets that cannot be read, NoSuchEntryError for offsets that were trimmed."""
+        """Check the range of a read, and return its end. If ``end`` is None, this is the end of the readable entries.
+        Raises InvalidArgumentError for offsets that cannot be read, and NoSuchEntryError for offsets that were
+        trimmed."""
         is_known = end is not None and end <= head.next_offset
         readable = head.next_offset if is_known else await self._reading.readable_end(head)
         stop = readable if end is None else end
@@ -439,7 +445,7 @@ class NamedLog:
 
     def tail(self, from_offset: int) -> BatchIterator[OffsetBatch]:
         """Read every entry from ``from_offset`` on, as soon as it is readable, across rolls and takeovers, without end.
-        Never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
+        A tail never fences. Raises NoSuchLogError, NoSuchEntryError, LogRecreatedError, LogOverwrittenError."""
         return BatchIterator(self._tail(from_offset))
 
     async def _tail(self, from_offset: int) -> AsyncGenerator[OffsetBatch, None]:
@@ -460,22 +466,24 @@ class NamedLog:
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> Table:
-        """Return the rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``; None means
-        the log's start, and the end of the readable entries.
+        """Return the rows of the entries at the log offsets ``start`` to ``end`` − 1 as a ``pyarrow.Table``. By default
+        ``start`` is the log's start and ``end`` the end of the readable entries.
 
-        ``columns`` chooses columns by name, in that order; None: all that the codec has. Rows can also have ``offset``,
-        ``row_index`` (the number of the row in its entry), ``ledger_id``, ``entry_id``, ``entry_length``, ``log``,
-        ``ledger_ctime`` and ``ledger_closed``. ``where`` is a list of conditions that must all hold, such as
-        ``("delay", ">", 15)``; the operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and ``in``. In a log of
-        codec ``arrow`` only the bytes of these columns are read, and entries that cannot have a wanted row are skipped.
+        ``columns`` chooses columns by name, in this order. None chooses all columns that the codec has. Rows can also
+        have ``offset``, ``row_index`` (the number of the row in its entry), ``ledger_id``, ``entry_id``,
+        ``entry_length``, ``log``, ``ledger_ctime`` and ``ledger_closed``. ``where`` is a list of conditions that must
+        all hold, such as ``("delay", ">", 15)``. The operators are ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` and
+        ``in``. In a log of codec ``arrow`` only the bytes of these columns are read, and entries that cannot have a
+        wanted row are skipped.
 
-        ``codec`` is the codec to read entries with: ``raw``, ``envelope``, ``json`` or ``arrow``; None: the one that
-        wrote them. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows have null in columns
-        that they lack (K8). ``schema`` has the columns to read JSON objects as; None: their text.
+        ``codec`` is the codec with which entries are read: ``raw``, ``envelope``, ``json`` or ``arrow``. The default is
+        the codec that wrote them. Rows of codec ``arrow`` have the columns of the log's newest schema; older rows have
+        null in columns that they lack (K8). ``schema`` has the columns of JSON objects; without it the rows have their
+        text.
 
         Raises InvalidArgumentError for offsets that cannot be read, columns that do not exist and codecs that do not
-        fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError where entries were trimmed or lost,
-        and EntryUnreadableError.
+        fit; CorruptEntryError for an entry that cannot be decoded; NoSuchEntryError for entries that were trimmed or
+        lost; and EntryUnreadableError.
         """
         return await (await self._scan(start, end, columns, where, codec, schema)).table()
 
@@ -489,13 +497,13 @@ class NamedLog:
         codec: str | None = None,
         schema: Schema | None = None,
     ) -> RecordBatchReader:
-        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``, a few megabytes at a time however
-        large the log is. It has Arrow's PyCapsule interface, which pandas, polars and duckdb accept.
+        """Return the rows of :meth:`to_arrow` as a ``pyarrow.RecordBatchReader``. It holds a few megabytes at a time,
+        however large the log is, and has Arrow's PyCapsule interface, which pandas, polars and duckdb accept.
 
-        Each pull blocks its thread, so in an asyncio program pull on another thread (``asyncio.to_thread``). Closing
-        the reader ends its reads at once; so does leaving its ``with`` block, or dropping it. While rows are read, an
-        error of :meth:`to_arrow` appears as Arrow's: as ``pyarrow.ArrowInvalid``, whose text contains the text of the
-        error, with its code.
+        Each read of a batch blocks its thread, so an asyncio program reads on another thread (``asyncio.to_thread``).
+        The reads of bookies end when the reader is closed or dropped, or its ``with`` block ends. An error of
+        :meth:`to_arrow` that comes while rows are read is raised as ``pyarrow.ArrowInvalid``, whose text contains the
+        text of the error and its code.
         """
         return (await self._scan(start, end, columns, where, codec, schema)).reader(self._bookkeeper)
 
@@ -531,12 +539,12 @@ class NamedLog:
         and polars, a RecordBatchReader), with codec ``arrow``. Return the log offsets of their entries, each of which
         holds many rows. A missing log is created.
 
-        The rows go into a ledger of their own, which one compare-and-set lists: all of them become readable or none. A
-        log keeps its columns: rows must have exactly these, in any order; with ``merge_schema`` they may have more,
-        which older rows then have as nulls (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
+        The rows go into a new ledger, which one compare-and-set lists, so that all rows become readable or none. The
+        rows must have exactly the columns of the log, in any order. With ``merge_schema`` they may have more columns;
+        these are null in older rows (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
 
         Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
-        with another codec; SchemaMismatchError for columns that do not fit the log's; EntryTooLargeError;
+        with another codec; SchemaMismatchError for columns that do not fit the log; EntryTooLargeError;
         LogHasLeaderError while a leader writes the log; NotEnoughBookiesError, and the other errors of creating,
         writing and publishing a ledger. Then nothing was appended, unless the error's outcome is UNKNOWN.
         """
@@ -559,7 +567,8 @@ class NamedLog:
         return range(published.base_offset, published.base_offset + (0 if extent is None else extent.entry_count))
 
     async def _head_to_append(self, digest_type: DigestType | None) -> LogHead | None:
-        """Return the head of a log to which rows of codec ``arrow`` can be published; None if there is no log yet."""
+        """Check that rows of codec ``arrow`` can be published to the log, and return its head. Return None if there is
+        no log of this name yet."""
         try:
             head = (await self.head()).value
         except NoSuchLogError:
@@ -576,8 +585,8 @@ class NamedLog:
         return head
 
     async def newest_codec(self, head: LogHead) -> str | None:
-        """Return the codec of the newest rows that ``head`` lists. A log with a schema and without rows was made for
-        ``arrow``. None: it has neither."""
+        """Return the codec of the newest rows that ``head`` lists. If there are no rows, return ``arrow`` for a log
+        with a schema, else None."""
         newest = []
         if head.next_offset > head.start_offset:
             newest = await asyncio.to_thread(self._store.extents, head, head.next_offset - 1, head.next_offset)
@@ -599,15 +608,15 @@ class NamedLog:
         digest_type: DigestType | None = None,
         codec: str = "raw",
     ) -> LogLeader:
-        """Fence the present leader of the log and become its only writer; create the log if it does not exist
+        """Fence the present leader of the log and become its only writer. Create the log if it does not exist
         (``LogLeader.created``).
 
         There is no election: every caller takes over. The leader rolls to a new ledger after ``roll_bytes`` payload
-        bytes, or after ``roll_age_s`` seconds if something was appended. ``still_leader`` is called before each roll
-        and after each failed compare-and-set; if it returns False, leadership is lost. Raises InvalidArgumentError,
-        NotEnoughBookiesError, WrongPasswordError before anything is fenced; RecoveryInconclusiveError if the previous
-        leader's last entries can now be neither found nor ruled out; and LeadershipLostError if other clients were
-        faster.
+        bytes, or after ``roll_age_s`` seconds if anything was appended. ``still_leader`` is called before each roll and
+        after each failed compare-and-set. If it returns False, leadership is lost. Raises InvalidArgumentError,
+        NotEnoughBookiesError and WrongPasswordError before any ledger is fenced, RecoveryInconclusiveError if the
+        previous leader's last entries can now be neither found nor ruled out, and LeadershipLostError if other clients
+        were faster.
         """
         options = LeadOptions(
             roll_bytes=roll_bytes,
@@ -634,14 +643,14 @@ async def publish_to_logs(
     password: bytes = b"",
     options: PublishOptions = APPEND,
 ) -> dict[str, Published]:
-    """List closed ledgers, by the name of their log, at the end of each log: all or none, once for each ``publish_id``.
-    ``options`` are as in :meth:`NamedLog.publish`, and the same for all logs.
+    """List closed ledgers, given by the name of their log, at the end of each log, all or none, once for each
+    ``publish_id``. ``options`` are those of :meth:`NamedLog.publish`, and hold for all logs.
 
-    A publish that happened before is not repeated but returned (N4); its base offset is −1 in a log that does not
-    remember it. Raises InvalidArgumentError for ``takeover``, more than 100 logs, or records that do not fit into one
-    step; NoSuchLogError; WrongPasswordError; and the errors of :meth:`NamedLog.publish`, with the log's name;
-    TransactionReplayDiffersError also if the version was published to other logs. Then nothing was published, unless
-    the outcome is UNKNOWN: publish the same again, and delete nothing.
+    A publish that happened before is not repeated, and the call returns it (N4). Its base offset is −1 in a log that
+    does not remember it. Raises NoSuchLogError, WrongPasswordError, the errors of :meth:`NamedLog.publish`, with the
+    log's name, and InvalidArgumentError for ``takeover``, for more than 100 logs, or for records that do not fit into
+    one step. TransactionReplayDiffersError is raised also if the version was published to other logs. After an error
+    nothing was published, unless the outcome is UNKNOWN: then publish the same again, and delete nothing.
     """
     if options.takeover:
         raise InvalidArgumentError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passwords of many logs, from a file, for the worker that keeps all logs of a cluster."""
+"""Reads the passwords of many logs from a file, for the worker that does the upkeep of all logs of a cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bk_core.errors import InvalidArgumentError
 
 
 def passwords_of(path: Path | None, otherwise: bytes = b"") -> Callable[[str], bytes]:
-    """Return a function that returns the password of a log by its name. The TOML file ``path`` maps names of logs to
-    passwords; other logs have the password ``otherwise``. Raises InvalidArgumentError."""
+    """Return a function from the name of a log to its password. The TOML file ``path`` maps names of logs to passwords;
+    logs that it does not name have the password ``otherwise``. Raises InvalidArgumentError."""
     found: dict[str, bytes] = {}
     if path is not None:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a log: its extents one after the other, then the entries that its leader confirms.
+"""Reads a log: its extents one after another, and then the entries that its leader confirms.
 
-A reader never passes an unsealed extent: it reads only the first open one, up to its LAC (N2). This file never fences,
-so a reader never disturbs the leader.
+A reader never passes an open extent. It reads only the first open extent, up to its LAC (N2). It never fences, so it
+never disturbs the leader.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from bk_core.logs.store import LogStore
 from bk_core.model import LedgerId
 
 POLL_S = 2.0
-"""The seconds after which the head is read again although no watch fired (P10)."""
+"""The number of seconds after which a tail reads the head again although no watch has fired (P10)."""
 
 UNAVAILABLE_MAX_S = 60.0
-"""The seconds for which a tail continues while the metadata store is unavailable."""
+"""The number of seconds for which a tail continues while the metadata store is unavailable."""
 
 OffsetBatch = tuple[int, EntryBatch]
-"""A batch and the log offset of its first entry."""
+"""The log offset of a batch's first entry, and the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtentPart:
-    """The offsets ``first`` to ``stop`` − 1, all of one extent."""
+    """The part of an extent that has the log offsets ``first`` to ``stop`` − 1."""
 
     extent: Extent
     first: int
@@ -45,18 +45,18 @@ class ExtentPart:
 
     @property
     def shift(self) -> int:
-        """The difference between an entry's log offset and its id."""
+        """The log offset of an entry minus its entry id. It is the same for all entries of the extent."""
         return self.extent.base_offset - self.extent.first_entry_id
 
     @property
     def entry_bytes(self) -> int:
-        """The average size of an entry in bytes; 0 for an open extent, which does not know it."""
+        """The average size of the extent's entries in bytes, or 0 for an open extent, whose size is unknown."""
         return 0 if self.extent.is_open else self.extent.size_bytes // self.extent.entry_count
 
     @property
     def bytes(self) -> int:
-        """An estimate of the part's payload bytes. An open extent does not know its size, so it counts as a large
-        one."""
+        """An estimate of the part's payload bytes. The size of an open extent is unknown, so its part counts as
+        BYTES_MAX."""
         if self.extent.is_open:
             return BYTES_MAX
         return self.extent.size_bytes * (self.stop - self.first) // self.extent.entry_count
@@ -75,7 +75,7 @@ def parts_of(extents: Sequence[Extent], start: int, end: int) -> list[ExtentPart
 
 
 class LogReading:
-    """Reads one log for one client."""
+    """Reads the entries of one log for one client."""
 
     def __init__(self, bookkeeper: BookKeeper, store: LogStore, password: bytes) -> None:
         self._bookkeeper, self._store, self._password = bookkeeper, store, password
@@ -84,8 +84,8 @@ class LogReading:
         return self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
 
     async def readable_end(self, head: LogHead) -> int:
-        """Return the offset after the last readable entry. Sealed extents, and the first open one up to its LAC, are
-        readable."""
+        """Return the offset after the last readable entry. Readable are the sealed extents, and the first open extent
+        up to its LAC."""
         if not head.open_extents:
             return head.next_offset
         ledger_id = head.open_extents[0].ledger_id
@@ -93,7 +93,8 @@ class LogReading:
             return head.next_offset + reader.last_add_confirmed + 1
 
     async def read(self, extents: Sequence[Extent], start: int, end: int) -> AsyncGenerator[OffsetBatch, None]:
-        """Yield the entries ``start`` to ``end`` − 1, which must be readable, from the extents that cover them."""
+        """Yield the entries at the log offsets ``start`` to ``end`` − 1, which must be readable. ``extents`` cover
+        them."""
         for part in parts_of(extents, start, end):
             first, last = part.first - part.shift, part.stop - part.shift - 1
             opening = self._open(part.extent.ledger_id)
@@ -104,9 +105,11 @@ class LogReading:
     async def read_columns(
         self, part: ExtentPart, wanted: ColumnsWanted | None
     ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
-        """Yield the entries of a part, with their ids in its ledger. For codec ``arrow`` these are only the wanted
-        columns, and only entries that may have wanted rows. Entries are whole if ``wanted`` is None, if reading parts
-        would not pay, or if a bookie cannot send parts."""
+        """Yield the entries of a part, with their ids in its ledger.
+
+        If ``wanted`` is given, yield only these columns, and only of entries that may have wanted rows. Entries are
+        still read whole if they are too small, or if a bookie cannot send parts of them.
+        """
         first, last = part.first - part.shift, part.stop - part.shift - 1
         async with await self._open(part.extent.ledger_id) as reader:
             found: AsyncGenerator[EntryBatch | ColumnBatch, None] = reader.reading(first, last)
@@ -120,8 +123,8 @@ class LogReading:
     async def tail(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
         """Yield every entry from ``offset`` on, as soon as it is readable, without end.
 
-        Raises NoSuchEntryError if entries were trimmed, LogRecreatedError if ``head`` belongs to another log of this
-        name, LogOverwrittenError if the log has another epoch than ``head``.
+        Raises NoSuchEntryError if entries were trimmed, LogRecreatedError if the log was deleted and another log has
+        its name, and LogOverwrittenError if the log has another epoch than ``head``.
         """
         at = LogPosition(head.uuid, head.epoch, offset)
         async with HeadWatch(self._bookkeeper, self._store) as watch:
@@ -135,8 +138,8 @@ class LogReading:
                 head = await watch.next_head(head)
 
     async def _advance(self, offset: int, head: LogHead) -> AsyncGenerator[OffsetBatch, None]:
-        """Yield the entries that ``head`` lists from ``offset`` on. Ends when its first open ledger, if any, is
-        closed."""
+        """Yield the entries from ``offset`` on that ``head`` lists. If it lists open ledgers, follow the first of them
+        until it is closed."""
         if offset < head.next_offset:
             extents = await asyncio.to_thread(self._store.extents, head, offset, head.next_offset)
             async with aclosing(self.read(extents, offset, head.next_offset)) as batches:
@@ -162,7 +165,7 @@ def check_not_trimmed(offset: int, head: LogHead, name: str) -> None:
 
 
 class HeadWatch:
-    """Waits for the head of a log to change; an async context manager."""
+    """Waits for changes of the head of a log. It is an async context manager."""
 
     def __init__(self, bookkeeper: BookKeeper, store: LogStore) -> None:
         self._bookkeeper = bookkeeper
@@ -170,9 +173,9 @@ class HeadWatch:
         self._read_at = self._loop.time()
 
     async def next_head(self, known: LogHead) -> LogHead:
-        """Wait until a watch fires or POLL_S is over; return the head. While the store does not answer, return
-        ``known``; after UNAVAILABLE_MAX_S without an answer raise MetadataUnavailableError. Raises ClientClosedError
-        once the client is closed."""
+        """Wait until a watch fires or POLL_S is over, and return the head. If the store does not answer, return
+        ``known``. Raises MetadataUnavailableError after UNAVAILABLE_MAX_S without an answer, and ClientClosedError once
+        the client is closed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_S):
                 await self._changed.wait()

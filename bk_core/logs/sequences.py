@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's sequences (:mod:`bk_core.logs.machines.ask`): answers each request until the sequence ends. It
+"""Drives a log's sequences (:mod:`bk_core.logs.machines.ask`). It answers each request until the sequence ends, and
 contains no rule of the log."""
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bk_core.model import LedgerId
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.005, 0.5
 LOGS_AT_ONCE = 8
-"""Limits the logs to which requests go at a time."""
+"""The maximum number of logs whose requests are answered at a time, so that a publish into 100 logs does not take all
+threads."""
 
 R = TypeVar("R")
 Answer = Callable[[ask.Request], Awaitable[Any]]
@@ -31,8 +32,8 @@ Recover = Callable[[LedgerId], Awaitable[LedgerEnd]]
 
 
 async def carry_out(steps: Steps[R], answer: Answer) -> R:
-    """Run the sequence; return its result, or raise its error. If cancelled, the sequence ends at its ``yield``, as in
-    a crash."""
+    """Run the sequence. Return its result or raise its error. If this call is cancelled, the sequence ends at its
+    ``yield``, as after a crash."""
     with closing(steps):
         step: Callable[[Any], ask.Request] = steps.send
         told: Any = None
@@ -49,8 +50,8 @@ async def carry_out(steps: Steps[R], answer: Answer) -> R:
 
 
 class Answers:
-    """Answers the requests of sequences about these logs, which are in one metadata store. Requests that name no log go
-    to the first log."""
+    """Answers the requests of sequences about ``logs``, which are in one metadata store. The first log answers requests
+    that name no log. ``recover`` recovers ledgers."""
 
     def __init__(self, logs: Iterable[LogStore], recover: Recover) -> None:
         self._logs = {log.name: log for log in logs}
@@ -60,11 +61,11 @@ class Answers:
 
     @classmethod
     def of(cls, bookkeeper: BookKeeper, logs: Iterable[LogStore], password: bytes) -> Answers:
-        """Return an object that answers about logs whose ledgers this client recovers."""
+        """Return an object that answers requests about ``logs`` and recovers ledgers with this client."""
         return cls(logs, partial(recovered_end, bookkeeper, password=password))
 
     async def carry_out(self, steps: Steps[R]) -> R:
-        """Run a sequence; see :func:`carry_out`."""
+        """Run a sequence, as the function :func:`carry_out` does, with the answers of this object."""
         return await carry_out(steps, self.answer)
 
     async def answer(self, request: ask.Request) -> Any:
@@ -88,7 +89,7 @@ class Answers:
         return await asyncio.to_thread(self._first.answer, request)
 
     async def _of_one(self, log: str, request: ask.OfOneLog) -> Any:
-        """Return the answer, or the BookKeeperError in its place."""
+        """Return the answer to a request about one log, or the BookKeeperError that it caused."""
         try:
             async with self._turns:
                 if isinstance(request, ask.RecoverLedgers):

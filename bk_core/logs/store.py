@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of one named log in the metadata store: read, cached, created, compared and set.
+"""Reads, caches and writes the records of one named log in the metadata store.
 
-Calls block, as those of the metadata port do; async callers use a thread. This file answers the requests that sequences
-of :mod:`bk_core.logs.machines` make about one log; it contains no rule of the log. Pages are immutable, so each is read
-once and cached (N3).
+All calls block, as those of the metadata port do; async callers use a thread. This file answers the requests that
+sequences of :mod:`bk_core.logs.machines` make about one log; it contains no rule of the log. Pages never change, so
+each is read once and cached (N3).
 """
 
 from __future__ import annotations
@@ -65,14 +65,15 @@ from bk_core.metadata.unreadable import NodeKind
 from bk_core.model import LedgerId, Versioned
 
 CACHED_PARTS_MAX = 1 << 16
-"""Limits the extents and references in the cached pages of a connection: about 40 MB."""
+"""The maximum number of extents and references in the cached pages of a connection, which take about 40 MB of
+memory."""
 UNKNOWN_ATTEMPTS_MAX = 5
 FORGET_ATTEMPTS_MAX = 10
 NEAREST_LOGS = 3
 
 R = TypeVar("R")
 Apply = Callable[[LogHead, Pages], Change]
-"""A function that makes the change from the head and the pages that it may replace by larger ones. It may be called
+"""A function that makes a change from the head and from the pages that it may replace by larger pages. It may be called
 more than once and must have no side effects."""
 
 _random = random.SystemRandom()  # names of pages must also differ between forked processes
@@ -84,7 +85,7 @@ def nonce() -> int:
 
 
 class PageCache:
-    """Pages by name; the least recently used are dropped first. Thread-safe."""
+    """A cache of pages by name. When it is full, it drops the least recently used pages. Any thread may call it."""
 
     def __init__(self, parts_max: int = CACHED_PARTS_MAX) -> None:
         self._parts_max = parts_max
@@ -113,7 +114,7 @@ def _parts_of(page: LogPage) -> int:
 
 
 _caches: WeakKeyDictionary[MetadataStore, PageCache] = WeakKeyDictionary()
-"""One cache for each connection, because handles of logs are made often."""
+"""The cache of pages of each connection. Handles of logs are made often, so they share it."""
 
 
 def has_password(log: LogHead | DeletedLog, password: bytes) -> bool:
@@ -122,8 +123,8 @@ def has_password(log: LogHead | DeletedLog, password: bytes) -> bool:
 
 
 def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
-    """Return the deleted logs whose ledgers wait to be deleted, the oldest deletion first. An unreadable record is
-    skipped (M6): its ledgers stay."""
+    """Return the deleted logs whose ledgers are not deleted yet, in the order of their deletions. A log with an
+    unreadable record is skipped (M6), so that its ledgers are kept."""
     found: list[DeletedLog] = []
     with store.unreadable.whole_walk(NodeKind.DELETED_LOG, store.deleted_log_path()):
         for log_uuid, deleted_ms, data in store.read_deleted_logs():
@@ -133,7 +134,8 @@ def deleted_logs(store: MetadataStore) -> list[DeletedLog]:
 
 
 class LogStore:
-    """The records of the log ``name``. Thread-safe. ``deleted`` is called with ledgers that were deleted."""
+    """Reads and writes the records of the log ``name``. Any thread may call it. ``deleted`` is called with ledgers that
+    were deleted."""
 
     def __init__(self, store: MetadataStore, name: str, deleted: TellDeleted = lambda _: None) -> None:
         self.store, self.name, self._deleted = store, name, deleted
@@ -142,7 +144,7 @@ class LogStore:
     # --- reading ---
 
     def read(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """Return the head; with ``sync`` it includes every finished change. Raises NoSuchLogError, which lists logs
+        """Return the head. With ``sync`` it includes every finished change. Raises NoSuchLogError, which lists logs
         with similar names, and MetadataCorruptError."""
         try:
             found = self._read_or_mark(sync=sync)
@@ -153,7 +155,7 @@ class LogStore:
         return found
 
     def _read_or_mark(self, *, sync: bool = False) -> Versioned[LogHead]:
-        """Return the head, or the mark of a deleted log. Raises NoSuchLogError, without near names."""
+        """Return the head, or the mark of a deleted log. Raises NoSuchLogError, without similar names."""
         if sync:
             self.store.sync()
         found = self.store.read_log(self.name)
@@ -161,7 +163,7 @@ class LogStore:
             return Versioned(decode_head(found.value, self.name), found.version)
 
     def mark(self) -> LogHead | None:
-        """Return the mark, if a deletion of this log was begun and not finished; otherwise None."""
+        """Return the mark if a deletion of this log is not finished, else None."""
         try:
             found = self._read_or_mark(sync=True).value
         except NoSuchLogError:
@@ -177,7 +179,7 @@ class LogStore:
             )
 
     def page(self, name: str) -> LogPage:
-        """Return the page of this name; its CRC is checked. Raises MetadataCorruptError."""
+        """Return the page with this name, after a check of its CRC. Raises MetadataCorruptError."""
         page = self._cache.get(name)
         if page is None:
             try:
@@ -192,7 +194,7 @@ class LogStore:
 
     def extents(self, head: LogHead, start_offset: int, end_offset: int) -> list[Extent]:
         """Return the extents of ``head`` that hold the offsets ``start_offset`` to ``end_offset`` − 1, in order. If
-        ``end_offset`` is beyond the sealed extents, all open ones follow. Reads only the pages it needs."""
+        ``end_offset`` is beyond the sealed extents, all open extents follow. Only the pages in this range are read."""
         found = self.with_pages(lambda pages: sealed_extents(head, pages, start_offset, end_offset))
         if end_offset > head.next_offset:
             found += head.open_extents
@@ -207,7 +209,7 @@ class LogStore:
         return {schema.number: self.with_pages(partial(schema_in, schema=schema)) for schema in head.schemas}
 
     def with_pages(self, ask: Callable[[Pages], R]) -> R:
-        """Return the result of ``ask``; read the pages that it needs."""
+        """Return the result of ``ask``. Each time it raises PagesNeeded, read the pages and call it again."""
         pages: dict[str, LogPage] = {}
         while True:
             try:
@@ -227,14 +229,14 @@ class LogStore:
     # --- deletion ---
 
     def deleted(self, password: bytes | None = None) -> list[DeletedLog]:
-        """Return the deleted logs of this name whose ledgers wait to be deleted, the oldest deletion first; with
-        ``password`` only those that were created with it."""
+        """Return the deleted logs of this name whose ledgers are not deleted yet, in the order of their deletions. With
+        ``password`` return only logs that were created with it."""
         found = [each for each in deleted_logs(self.store) if each.name == self.name]
         return found if password is None else [each for each in found if has_password(each, password)]
 
     def deleted_candidates(self, delete_delay_ms: int, password: bytes) -> Vacuumed | None:
-        """Return the ledgers of deleted logs of this name that a vacuum would delete now; None if there is no such
-        log."""
+        """Return the ledgers of deleted logs of this name that a vacuum would delete now, or None if there is no such
+        deleted log."""
         deleted = self.deleted(password)
         if not deleted:
             return None
@@ -243,8 +245,8 @@ class LogStore:
         return Vacuumed(tuple(ledger_id for _, ledger_id in of_logs(self.store, due)))
 
     def check_unused(self, log_uuid: str) -> None:
-        """Raise LogInUseError if a ledger that was made for this log is not closed: a job or a leader writes it, or
-        died while it did. Reads the record of every ledger of the cluster."""
+        """Raise LogInUseError if a ledger that was made for this log is not closed. Then a job or a leader writes it,
+        or died while it wrote it. This reads the record of every ledger of the cluster."""
         for ledger_id in of_log(self.store, log_uuid, ask.ANY_AGE_MS):
             try:
                 is_closed = self.store.read_ledger(ledger_id).value.is_closed
@@ -283,13 +285,13 @@ class LogStore:
             if found.value.is_deleted and found.value.uuid == log_uuid:
                 self.store.delete_log(self.name, found.version)
         except (NoSuchLogError, MetadataConflictError):
-            return  # another client removed it, and a log of the same name may be there already
+            return  # another client removed the mark, and a new log may have the name already
 
     # --- writing ---
 
     def create(self, head: LogHead) -> Versioned[LogHead]:
-        """Create the log. Raises LogExistsError if there is one of another uuid, and MetadataUnavailableError, with
-        outcome UNKNOWN if the answer to any attempt was lost."""
+        """Create the log. Raises LogExistsError if a log with this name and another uuid exists, and
+        MetadataUnavailableError, with outcome UNKNOWN if the answer to any attempt was lost."""
         is_doubtful = False
         for attempt in range(1, UNKNOWN_ATTEMPTS_MAX + 1):
             try:
@@ -305,8 +307,8 @@ class LogStore:
         try:
             return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
         except LogExistsError:
-            found = self._read_or_mark()  # it may be ours, if an earlier answer was lost
-            if found.value.is_deleted:  # the client that deleted the log of this name died halfway
+            found = self._read_or_mark()  # it may be our log, if an earlier answer was lost
+            if found.value.is_deleted:  # the client that deleted the old log of this name did not finish
                 self._record_deleted(found.value.uuid)
                 self._remove_mark(found.value.uuid)
                 return Versioned(head, self.store.create_log(self.name, encode_head(head)).version)
@@ -315,7 +317,7 @@ class LogStore:
             raise
 
     def answer(self, request: ask.OfOneLog | ask.OfVacuum | ask.OfDeletion | ask.OfCompaction) -> Any:
-        """Answer a request as :mod:`bk_core.logs.machines.ask` says, unless it needs bookies. Blocks."""
+        """Answer a request of :mod:`bk_core.logs.machines.ask` that needs no bookies. This blocks."""
         match request:
             case ask.ReadHead(app_id):
                 # The record is read first: if it changes before the head is read, the multi fails.
@@ -355,16 +357,17 @@ class LogStore:
         return self._answer_deletion(request)
 
     def clock_ms(self) -> int:
-        """Return the time by the metadata store's clock, which vacuum compares with the store's own times. Raises
-        NoSuchLogError."""
+        """Return the time by the metadata store's clock. Vacuum compares it with the creation times of nodes, which are
+        by the same clock. Raises NoSuchLogError."""
         return self.store.log_clock_ms(self.name)
 
     def transactions(self, app_id: str) -> Versioned[LogTransactions] | None:
-        """Return the transaction record of an application or query (N5), or None. Raises MetadataCorruptError."""
+        """Return the transaction record of an application or query (N5), or None if there is none. Raises
+        MetadataCorruptError."""
         return self.record(LogTransactions(app_id=app_id).key)
 
     def record(self, key: str) -> Versioned[LogTransactions] | None:
-        """Return the transaction record under ``key``, or None. Raises MetadataCorruptError."""
+        """Return the transaction record under ``key``, or None if there is none. Raises MetadataCorruptError."""
         found = self.store.read_txns(self.name, key)
         if found is None:
             return None
@@ -372,7 +375,8 @@ class LogStore:
             return Versioned(decode_transactions(found.value, key), found.version)
 
     def readable_records(self, keys: Iterable[str]) -> dict[str, Versioned[LogTransactions]]:
-        """Return the transaction records under these keys, without those that are gone or unreadable (M6)."""
+        """Return the transaction records under these keys. Records that do not exist or are unreadable are left out
+        (M6)."""
         found = dict[str, Versioned[LogTransactions]]()
         for key in keys:
             with contextlib.suppress(MetadataCorruptError):
@@ -389,8 +393,8 @@ class LogStore:
                 yield found.value
 
     def forget_transactions(self, app_id: str) -> LogTransactions | None:
-        """Delete the transaction record of an application or query; return it, or None if there is none. Raises
-        MetadataConflictError if the log changes too fast, MetadataUnavailableError."""
+        """Delete the transaction record of an application or query. Return the record, or None if there was none.
+        Raises MetadataUnavailableError, and MetadataConflictError if the log changes too fast."""
         forgotten: LogTransactions | None = None
         for attempt in range(1, FORGET_ATTEMPTS_MAX + 1):
             head = self.read()  # read before the record: if the record is used meanwhile, the multi fails
@@ -411,8 +415,8 @@ class LogStore:
     def vacuum_candidates(
         self, delete_delay_ms: int, txn_retention_ms: int, of_this: Iterable[LedgerId] | None = None
     ) -> Vacuumed:
-        """Return what a vacuum would delete now with these delays. Deletes nothing. ``of_this``: the ledgers that
-        :func:`~bk_core.logs.ledgers.of_log` finds, if the caller has them."""
+        """Return what a vacuum would delete now with these delays, without deleting it. ``of_this`` are the ledgers
+        that :func:`~bk_core.logs.ledgers.of_log` finds, if the caller has them already."""
         now_ms = self.clock_ms()
         before_ms = now_ms - delete_delay_ms
         head = self.read(sync=True).value
@@ -432,8 +436,8 @@ class LogStore:
         return tuple(page for page, at_ms in made if at_ms is not None and at_ms < before_ms)
 
     def unlinked(self) -> list[UnlinkedRecord]:
-        """Return all unlinked records, the oldest first (N6). Raises MetadataCorruptError if one of them cannot be
-        read: it may name ledgers that readers still need, so nothing of this log is deleted then."""
+        """Return all unlinked records, the oldest first (N6). Raises MetadataCorruptError if a record cannot be read.
+        It may name ledgers that readers still need, so nothing of this log may then be deleted."""
         records = list[UnlinkedRecord]()
         for name, made_ms, data in self.store.read_unlinked(self.name):
             with self.store.unreadable.reading(NodeKind.UNLINKED, self.store.log_path(self.name, "unlinked", name)):
@@ -441,7 +445,7 @@ class LogStore:
         return records
 
     def log_write(self, write: ask.WriteHead) -> LogWrite:
-        """Return the compare-and-set in the form of the metadata port."""
+        """Return the compare-and-set as a LogWrite, which the metadata port takes."""
         txn = None
         if write.transactions is not None:
             data = encode_transactions(write.transactions)
@@ -450,8 +454,9 @@ class LogStore:
         return LogWrite(self.name, encode_head(write.head), write.version, txn, unlinked)
 
     def write(self, expected: Versioned[LogHead], apply: Apply) -> Versioned[LogHead]:
-        """Create the change's pages, then write the head by compare-and-set. Raises MetadataConflictError (nothing was
-        applied), MetadataUnavailableError (``outcome`` says whether it may have been), and the errors of ``apply``."""
+        """Create the change's pages, then write the head by compare-and-set. Raises the errors of ``apply``,
+        MetadataConflictError, after which nothing was written, and MetadataUnavailableError, whose ``outcome`` says
+        whether the head may have been written."""
         pages: dict[str, LogPage] = {}
         change = apply(expected.value, pages)
         if change.new_pages and (candidates := merge_candidates(expected.value)):
@@ -480,7 +485,7 @@ class LogStore:
         self._cache.put(new.name, new.page)
 
     def delete_pages(self, names: Sequence[str]) -> None:
-        """Delete pages, best effort; vacuum finds pages that stay."""
+        """Delete pages. A failure is ignored, because vacuum finds such pages."""
         for name in names:
             try:
                 self.store.delete_page(self.name, name)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker that keeps all named logs of a cluster: retention, compaction, and deletion of garbage, which no log
+"""Does the upkeep of all named logs of a cluster: retention, compaction, and deletion of ledgers and pages that no log
 lists.
 
-One of several workers is elected. It checks all logs, lets :mod:`bk_core.logs.model.upkeep_plan` decide, and takes the
-steps one by one. Before each step it writes the record of upkeep by compare-and-set: a worker whose session ended, or
-that was replaced, takes no further step. Any client may take such a step at any time, so it does no harm if the old
-worker's step is still under way. The next worker finishes a step that was left half done (decision 0057).
+One of several workers is elected. It checks all logs, lets :mod:`bk_core.logs.model.upkeep_plan` plan the steps, and
+takes them one by one. Before each step it writes the record of upkeep by compare-and-set. So a worker whose session has
+ended, or that was replaced, takes no further step. Each step is safe at any time, so it does no harm if the old
+worker's step is still under way. The next worker finishes a step that was not completed (decision 0057).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ Passwords = Callable[[str], bytes]
 
 
 class _Deposed(Exception):
-    """Another worker may have been elected."""
+    """Raised when another worker may have been elected, so that this worker must take no further step."""
 
 
 class Survey(NamedTuple):
-    """The facts about all logs at one time by the store's clock."""
+    """The facts about all logs and deleted logs at the time ``now_ms`` by the store's clock."""
 
     logs: list[LogFacts]
     now_ms: int
@@ -75,7 +75,7 @@ class Survey(NamedTuple):
 
 @dataclass(slots=True)
 class Done:
-    """Totals of the work since the worker began."""
+    """The totals of a worker's steps since it began."""
 
     trimmed_ledgers: int = 0
     deleted_ledgers: int = 0
@@ -86,7 +86,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class _PutOff:
-    """A log that failed ``times`` in a row. It is left alone until ``until_s`` by this process's clock."""
+    """A log whose steps failed ``times`` times in a row. No step is taken for it until ``until_s`` by the process's
+    monotonic clock."""
 
     times: int
     until_s: float
@@ -94,8 +95,9 @@ class _PutOff:
 
 
 class UpkeepWorker:
-    """Keeps the logs of ``bookkeeper``'s cluster while it is the elected worker; an async context manager runs it. Its
-    owner closes the client. ``owner`` is its name for operators and other workers."""
+    """Does the upkeep of the logs of ``bookkeeper``'s cluster while it is the elected worker. It runs while it is open
+    as an async context manager. The caller closes the client. ``owner`` is the worker's name for operators and other
+    workers."""
 
     def __init__(
         self, bookkeeper: BookKeeper, owner: str, config: UpkeepConfig, passwords: Passwords = lambda name: b""
@@ -134,7 +136,7 @@ class UpkeepWorker:
                 if isinstance(error, BookKeeperError):
                     logger.warning("upkeep waits %.0f s: %s", wait_s, error)
                 else:
-                    logger.exception("upkeep failed and goes on in %.0f s", wait_s)
+                    logger.exception("upkeep failed and continues in %.0f s", wait_s)
             await asyncio.sleep(wait_s)
 
     def _back_off_s(self, failures: int) -> float:
@@ -143,8 +145,9 @@ class UpkeepWorker:
     # --- one round ---------------------------------------------------------------------------------------------------
 
     async def look(self) -> UpkeepPlan | None:
-        """Take part in the election; if elected, do the work that is due. Return the plan, or None if another worker is
-        elected. Raises errors of the store. A log that fails is put off, and the other logs are kept."""
+        """Vote in the election and, if elected, do the work that is due. Return the plan, or None if another worker is
+        elected. A log whose step fails is put off, and the steps of the other logs are taken. Raises the errors of the
+        store."""
         try:
             if not await asyncio.to_thread(self._enter_office):
                 return None
@@ -162,20 +165,20 @@ class UpkeepWorker:
                 await self._write(vacuumed(self._record, survey.now_ms, self._config, is_rid=is_rid))
         except _Deposed as deposed:
             self.elected = False
-            logger.warning("%s no longer keeps the logs: %s", self._owner, deposed)
+            logger.warning("%s has stopped the upkeep of the logs: %s", self._owner, deposed)
             return None
         return found
 
     def _enter_office(self) -> bool:
-        """Vote, and return whether this worker is elected. A newly elected worker writes its name into the record.
-        Blocks."""
+        """Vote, and return whether this worker is elected. A newly elected worker writes its name into the record of
+        upkeep. This blocks."""
         store = self._store
         session = store.session_id
         elected = store.vote_for_upkeep(self._owner)
         if elected and not (self.elected and self._record.session == session):
             record, version = _record_of(store)
             self._write_now(replace(record, owner=self._owner, session=session), version)
-            logger.info("%s keeps the logs of this cluster", self._owner)
+            logger.info("%s does the upkeep of the logs of this cluster", self._owner)
         self.elected = elected
         return elected
 
@@ -183,7 +186,8 @@ class UpkeepWorker:
         await asyncio.to_thread(self._write_now, record, self._version)
 
     def _write_now(self, record: UpkeepRecord, version: int | None) -> None:
-        """Write the record, which is the fence. Raises _Deposed unless this worker wrote the record last."""
+        """Write the record of upkeep, which fences old workers. Raises _Deposed unless this worker wrote the record
+        last."""
         if self._store.session_id != record.session:
             raise _Deposed("its session with the metadata store ended")
         try:
@@ -195,7 +199,7 @@ class UpkeepWorker:
     # --- the steps ---------------------------------------------------------------------------------------------------
 
     async def _take(self, step: Step, now_ms: int) -> bool:
-        """Take a step; return False if it failed and its log is put off."""
+        """Take a step. Return False if it failed, so that its log is put off."""
         await self._write(spent(self._record, step, now_ms))
         logger.info("upkeep: %s of log %s: %s", step.kind.value, step.log, step.why)
         try:
@@ -244,8 +248,8 @@ class UpkeepWorker:
     # --- surveys -----------------------------------------------------------------------------------------------------
 
     async def survey(self, record: UpkeepRecord | None = None, *, vacuum: bool = False) -> Survey:
-        """Collect the facts about all logs, and change nothing. Search for garbage only if that is due, or with
-        ``vacuum``."""
+        """Collect the facts about all logs without changing anything. Search for garbage only if a search is due, or
+        with ``vacuum``."""
         return await asyncio.to_thread(self._survey, record or UpkeepRecord(), vacuum)
 
     def _survey(self, record: UpkeepRecord, vacuum: bool) -> Survey:
@@ -264,7 +268,7 @@ class UpkeepWorker:
                 continue
             except (MetadataUnavailableError, ClientClosedError):
                 raise
-            except BookKeeperError as error:  # an unreadable log must not hide the others
+            except BookKeeperError as error:  # an unreadable log must not stop the upkeep of the other logs
                 found[name] = LogFacts(name=name, trouble=" ".join(str(error).split()))
         if vacuum or is_vacuum_due(record, now_ms, self._config):
             old_ms = now_ms - self._config.delete_delay_ms
@@ -277,8 +281,8 @@ class UpkeepWorker:
         return Survey([self._unless_put_off(log) for log in found.values()], now_ms, deleted)
 
     def _deleted(self) -> list[DeletedFacts]:
-        """Return the deleted logs whose ledgers wait. No ledger is deleted of a log that is put off or has another
-        password."""
+        """Return the deleted logs whose ledgers are not deleted yet. If a log is put off or has another password, its
+        ``trouble`` says so, and none of its ledgers is deleted."""
         found = []
         for log in deleted_logs(self._store):
             put_off, is_ours = self._put_off.get(log.name), has_password(log, self._passwords(log.name))
@@ -289,7 +293,7 @@ class UpkeepWorker:
         return found
 
     def _clock_ms(self, names: Iterable[str]) -> int:
-        """Return the time by the store's clock. This machine's clock may be wrong, and retention would then trim too
+        """Return the time by the store's clock. If this machine's clock were used and wrong, retention could trim too
         much."""
         for name in names:
             with contextlib.suppress(NoSuchLogError):
@@ -320,8 +324,8 @@ class UpkeepWorker:
         return facts, head
 
     def _made_for(self, before_ms: dict[str, int]) -> dict[str, list[LedgerId]]:
-        """Return the ledgers that were made for each of these logs, by uuid, before its time. Reads the record of every
-        ledger of the cluster once, for all logs."""
+        """Return the ledgers that were made for these logs, by the uuid of the log. ``before_ms`` has for each log the
+        time before which they were made. This reads the record of every ledger of the cluster once, for all logs."""
         made = defaultdict[str, list[LedgerId]](list)
         for log_uuid, ledger_id in of_logs(self._store, before_ms):
             made[log_uuid].append(ledger_id)
@@ -348,8 +352,8 @@ class UpkeepWorker:
 
 
 def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
-    """Return the record and its version, None if there is none. An unreadable record holds nothing worth stopping
-    for."""
+    """Return the record of upkeep and its version, or a new record and None if there is none. An unreadable record is
+    replaced, because it only has the budget of an hour and times of searches."""
     store.sync()
     found = store.read_upkeep_record()
     if found is None:
@@ -364,8 +368,8 @@ def _record_of(store: MetadataStore) -> tuple[UpkeepRecord, int | None]:
 async def dry_run(
     bookkeeper: BookKeeper, config: UpkeepConfig, passwords: Passwords = lambda name: b""
 ) -> tuple[UpkeepPlan, UpkeepRecord, str | None]:
-    """Plan as a worker that was elected now would, garbage included, without changing anything. Return the plan, the
-    record of upkeep, and the name of the elected worker, if any."""
+    """Make the plan that a newly elected worker would make, including a search for garbage, without changing anything.
+    Return the plan, the record of upkeep, and the name of the elected worker, or None if there is none."""
     record, _ = await asyncio.to_thread(_record_of, bookkeeper.store)
     elected = await asyncio.to_thread(bookkeeper.store.current_upkeep_worker)
     survey = await UpkeepWorker(bookkeeper, "", config, passwords).survey(record, vacuum=True)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes ledger metadata in Apache's three versions, byte for byte.
 
-Version 1 is lines of text, version 2 protobuf text format, version 3 (for new ledgers) length-delimited protobuf. A
-rewrite keeps the version that was read, and the fields that we do not know (M4). ``unknown_fields`` is a partial
-``LedgerMetadataFormat`` with only the unknown fields. Unknown fields of a segment or a custom entry are kept with its
-first entry id or key, which says where they belong. tests/golden holds records that Apache wrote.
+Version 1 is lines of text, version 2 is protobuf text format, and version 3, which new ledgers have, is
+length-delimited protobuf. A rewrite keeps the version of the record that was read, and its unknown fields (M4).
+``unknown_fields`` is a partial ``LedgerMetadataFormat`` that has only the unknown fields. Unknown fields of a segment
+are kept with its first entry id, and those of a custom entry with its key, so that a rewrite finds where they belong.
+tests/golden holds records that Apache wrote.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 
 def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata:
     _refuse_unknown_enums(message)
-    if not message.IsInitialized():  # the parsers accept it; a missing state would read as OPEN
+    if not message.IsInitialized():  # the parsers accept such a message; a missing state would read as OPEN
         raise DecodeError("required fields are missing")
     if message.state == LedgerMetadataFormat.CLOSED and not message.HasField("lastEntryId"):
         raise DecodeError("it is CLOSED without a last entry")  # read as an empty ledger, it would hide its entries
@@ -144,8 +145,8 @@ def _parse_v3(body: bytes) -> LedgerMetadataFormat:
 
 
 def _refuse_unknown_enums(message: LedgerMetadataFormat) -> None:
-    """Raise DecodeError for an unknown enum value. The parser puts it among the unknown fields, so that, for example,
-    the digest type would be missing."""
+    """Raise DecodeError for an unknown enum value. The parser treats such a value as an unknown field, so that, for
+    example, the digest type would be missing."""
     known = message.DESCRIPTOR.fields_by_number
     fields = UnknownFieldSet(message)
     for field in (fields[index] for index in range(len(fields))):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Service URIs, the LAYOUT record, paths of ledgers and marks, and names of logs and bookies (M1, N8; docs/formats.md
-§4). No I/O."""
+"""Parses service URIs and the LAYOUT record, makes the paths of ledgers and marks, and checks the names of logs and
+bookies (M1, N8; docs/formats.md §4). No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT_IDS_END = 2**31 - 1
 NAMES_BESIDE_LEDGERS = frozenset(
     {"available", "cookies", "LAYOUT", "INSTANCEID", "underreplication", "idgen", "idgen-long", "disableHealthCheck"}
 )
-"""Children of the root that hold no ledgers. Names that begin with ``ID-`` are such children too."""
+"""The children of the root that hold no ledgers. Children whose names begin with ``ID-`` hold none, either."""
 
 _PACKAGE = "org.apache.bookkeeper.meta."
 _LAYOUT_FORMAT = 2
@@ -30,7 +30,7 @@ _MANAGER_VERSION = 1
 
 
 class Layout(enum.Enum):
-    """The layouts of ledger paths; the values are their names in URIs."""
+    """The layouts of ledger paths. The values are their names in URIs."""
 
     FLAT = "flat"
     LEGACY_HIERARCHICAL = "legacyhierarchical"
@@ -39,7 +39,7 @@ class Layout(enum.Enum):
 
     @property
     def factory(self) -> str:
-        """The class name in the LAYOUT record."""
+        """The class name of this layout in the LAYOUT record."""
         return _PACKAGE + _FACTORIES[self]
 
 
@@ -56,11 +56,11 @@ _FACTORIES = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceUri:
-    """A parsed service URI. ``hosts`` are ``host:port``."""
+    """A parsed service URI. Each of ``hosts`` has the form ``host:port``."""
 
     hosts: tuple[str, ...]
     root: str
-    layout: Layout | None = None  # None: the layout in the LAYOUT record
+    layout: Layout | None = None  # None if the layout is that of the LAYOUT record
 
     def __str__(self) -> str:
         scheme = "zk" if self.layout is None else f"zk+{self.layout.value}"
@@ -156,7 +156,8 @@ def encode_layout(layout: Layout) -> bytes:
 
 
 def decode_layout(data: bytes) -> Layout:
-    """Return the layout in a LAYOUT record of format 2 (class names) or 1 (type names). Raises MetadataCorruptError."""
+    """Return the layout that a LAYOUT record of format 2 (class names) or 1 (type names) has. Raises
+    MetadataCorruptError."""
     lines = data.decode("utf-8", "replace").strip().split("\n")
     if len(lines) == 2 and lines[0] in ("1", "2"):
         name, _, version = lines[1].rpartition(":")
@@ -196,7 +197,7 @@ def check_new_ledger_id(layout: Layout, ledger_id: LedgerId) -> None:
         raise InvalidArgumentError(
             f"A new ledger has an id from 0 to {end} in a cluster of layout {layout.value}",
             value=f"ledgerId={ledger_id}",
-            remedy="give another id, or none: then the store makes one",
+            remedy="give another id, or none, so that the store makes one",
         )
 
 
@@ -204,7 +205,7 @@ _LEDGER_PATH = re.compile(r"/\d{2}/\d{4}/L\d{4}|/\d{3}/\d{4}/\d{4}/\d{4}/L\d{4}|
 
 
 def ledger_id_of(layout: Layout, path: str) -> LedgerId | None:
-    """Return the ledger id in a path below the root, or None if it is not the path of a ledger."""
+    """Return the ledger id in a path below the root, or None if the path is not that of a ledger."""
     if not _LEDGER_PATH.fullmatch(path):
         return None
     ledger_id = int(re.sub(r"[/L]", "", path))
@@ -232,23 +233,24 @@ def mark_path(ledger_id: LedgerId) -> str:
 
 
 def mark_name(ledger_id: LedgerId) -> str:
-    """Return the name of a ledger's mark and of its repair lock."""
+    """Return the name that a ledger's mark and its repair lock have."""
     return f"urL{ledger_id:010d}"
 
 
 def lock_path(ledger_id: LedgerId) -> str:
-    """Return the path below the root, with a leading slash, of the lock under which a ledger is repaired."""
+    """Return the path of a ledger's repair lock below the root, with a leading slash."""
     return f"/underreplication/locks/{mark_name(ledger_id)}"
 
 
 def ledger_of_mark(name: str) -> LedgerId | None:
-    """Return the ledger id in a mark's name, or None."""
+    """Return the ledger id in a mark's name, or None for any other name."""
     match = re.fullmatch(r"urL([0-9]{10,19})", name)
     return int(match[1]) if match and int(match[1]) <= LEDGER_ID_MAX else None
 
 
 def vote_number(name: str) -> int | None:
-    """Return the number in the name of a vote for an auditor, or None. The lowest number wins."""
+    """Return the number in the name of a vote for an auditor, or None for any other name. The vote with the lowest
+    number wins."""
     match = re.fullmatch(r"V_([0-9]{10,19})", name)
     return int(match[1]) if match else None
 
@@ -280,7 +282,7 @@ _BOOKIE_ID = re.compile(r"[A-Za-z0-9:-_.\-]{1,255}")
 def check_bookie_id(bookie_id: BookieId, setting: str = "bookieId") -> BookieId:
     """Return ``bookie_id`` if it can name a znode and Apache accepts it, else raise InvalidArgumentError. Apache's
     pattern, ``[a-zA-Z0-9:-_.\\-]+``, has a range from ``:`` to ``_``. The word ``readonly`` is refused in upper and
-    lower case, because with such a bookie no Java client can connect to the cluster."""
+    lower case, because no Java client can connect to a cluster with such a bookie."""
     if bookie_id.lower() == "readonly" or bookie_id in (".", "..") or not _BOOKIE_ID.fullmatch(bookie_id):
         raise InvalidArgumentError(
             r"A bookie id has 1 to 255 characters of A-Z a-z 0-9 : ; < = > ? @ [ \ ] ^ _ . - and is not 'readonly', "

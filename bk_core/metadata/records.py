@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other records in ZooKeeper, as bytes. Apache's are registrations of bookies, cookies, and the records of
-auto-recovery. Ours are the orders of an operator to bookies. Decoding bad bytes of any kind raises
-MetadataCorruptError."""
+"""Encodes and decodes the records in ZooKeeper that are not about ledgers or logs. Apache's records are registrations
+of bookies, cookies, and those of auto-recovery; ours are orders of an operator to bookies. Every decoder raises
+MetadataCorruptError for bad bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def decode_service_info(bookie_id: BookieId, data: bytes) -> BookieServiceInfo:
 
 
 def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
-    """Return a registration with the endpoint that an id ``host:port`` names, or without endpoints for another id."""
+    """Return a registration with the endpoint that an id ``host:port`` names. For any other id it has no endpoints."""
     host, _, port = bookie_id.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         return BookieServiceInfo(bookie_id)
@@ -75,8 +75,8 @@ def legacy_service_info(bookie_id: BookieId) -> BookieServiceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """The identity of a bookie, kept in each of its directories and in ``cookies/<id>``. ``index_dirs`` is None if the
-    indexes are in the ledger directories."""
+    """The identity of a bookie, which is stored in each of its directories and in ``cookies/<id>``. ``index_dirs`` is
+    None if the indexes are in the ledger directories."""
 
     bookie_host: BookieId
     journal_dirs: tuple[str, ...]
@@ -146,17 +146,17 @@ def _split_dirs(text: str) -> tuple[str, ...]:
 
 
 class Order(enum.Enum):
-    """The states that an operator can order. The values are those in the record."""
+    """The states that an operator can order a bookie to take. The values are those in the record."""
 
     READ_ONLY = "read-only"
-    DRAIN = "drain"  # read-only, and other bookies get its copies
-    REMOVED = "removed"  # no ledger names it; it stays out of the cluster until it starts again
+    DRAIN = "drain"  # the bookie is read-only, and other bookies get its copies
+    REMOVED = "removed"  # no ledger names the bookie, and it is out of the cluster until it starts again
 
 
 @dataclass(frozen=True, slots=True)
 class BookieOrder:
-    """An operator's order to a bookie. ``fences``: a drain need not wait for the writers of open ledgers. ``since_ms``:
-    when the order was given (ms since 1970)."""
+    """An operator's order to a bookie. ``since_ms`` is the time at which it was given (ms since 1970). ``fences`` says
+    that a drain need not wait for the writers of open ledgers, but may fence them."""
 
     order: Order
     since_ms: int
@@ -187,14 +187,15 @@ def decode_order(data: bytes) -> BookieOrder:
 
 @dataclass(frozen=True, slots=True)
 class UnderreplicationMark:
-    """The bookies that lack a copy of a ledger, and since when (ms since 1970)."""
+    """The under-replication mark of a ledger. ``missing`` are the bookies that lack a copy, and ``ctime_ms`` is the
+    time at which the mark was made (ms since 1970)."""
 
     missing: tuple[BookieId, ...]
     ctime_ms: int | None = None
 
 
 def encode_mark(mark: UnderreplicationMark) -> bytes:
-    """Encode the data of ``urL<id>``."""
+    """Encode the data of the node ``urL<id>``, the under-replication mark of a ledger."""
     return _to_text(UnderreplicatedLedgerFormat(replica=mark.missing, ctime=mark.ctime_ms))
 
 
@@ -205,8 +206,9 @@ def decode_mark(data: bytes) -> UnderreplicationMark:
 
 
 def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
-    """Return the mark with more missing bookies, each named once. Everything in ``data`` stays as it is, fields of a
-    later version included (rule M4): text format accepts further fields at the end. Raises MetadataCorruptError."""
+    """Return the mark in ``data`` with more missing bookies added, each of them once. The new bookies are appended, as
+    text format allows, so all other fields stay, even those of a later version (rule M4). Raises
+    MetadataCorruptError."""
     known = decode_mark(data).missing
     added = dict.fromkeys(bookie for bookie in missing if bookie not in known)
     if not added:
@@ -216,22 +218,22 @@ def extend_mark(data: bytes, missing: Sequence[BookieId]) -> bytes:
 
 
 def encode_lock(owner: str) -> bytes:
-    """Encode the data of ``locks/urL<id>``: the worker that repairs the ledger."""
+    """Encode the data of the node ``locks/urL<id>``, which names the worker that repairs the ledger."""
     return _to_text(LockDataFormat(bookieId=owner))
 
 
 def decode_lock(data: bytes) -> str:
-    """Return the worker that repairs the ledger; empty if the lock does not name it."""
+    """Return the name of the worker that repairs the ledger, or an empty text if the lock names none."""
     return _parse_text(data, LockDataFormat(), "lock of a repair").bookieId
 
 
 def encode_vote(owner: str) -> bytes:
-    """Encode the data of ``auditorelection`` and of each vote in it."""
+    """Encode the data of the node ``auditorelection``, and of each vote in it."""
     return _to_text(AuditorVoteFormat(bookieId=owner))
 
 
 def decode_lost_bookie_delay_s(data: bytes) -> int:
-    """Decode the data of ``lostBookieRecoveryDelay``: a number of seconds, as digits."""
+    """Decode the data of the node ``lostBookieRecoveryDelay``, a number of seconds in digits."""
     if not (data.isdigit() and len(data) <= 10 and int(data) < 2**31):
         raise MetadataCorruptError("The delay before a bookie counts as lost cannot be read", value=repr(data[:40]))
     return int(data)
@@ -242,8 +244,9 @@ def decode_vote(data: bytes) -> str:
 
 
 def encode_audit_time(time_ms: int, before: bytes = b"") -> bytes:
-    """Encode the data of ``checkallledgersctime`` and the like: when that check last ended (ms since 1970). Apache's
-    three messages for them have the same bytes. Fields of a later version in the record ``before`` stay (rule M4)."""
+    """Encode the time at which a check of an auditor last ended (ms since 1970), for ``checkallledgersctime`` and the
+    two similar nodes. Apache's three messages for them have the same bytes. Fields of a later version in the old record
+    ``before`` are kept (rule M4)."""
     message = CheckAllLedgersFormat()
     with contextlib.suppress(DecodeError):  # an unreadable record is replaced
         message = CheckAllLedgersFormat.FromString(before)
@@ -257,17 +260,17 @@ def decode_audit_time(data: bytes) -> int | None:
 
 
 def _to_text(message: Message) -> bytes:
-    # ASCII only, as Java's printer writes it
+    # ASCII only, as Java's printer writes
     return text_format.MessageToString(message, as_utf8=False).encode("ascii")
 
 
 def _parse_text(data: bytes, message: M, what: str) -> M:
-    """Parse a record in text format. Fields of a later version are ignored; a process that rewrites the record keeps
+    """Parse a record in text format. Fields of a later version are ignored here; code that rewrites a record keeps
     them."""
 
     def parse() -> M:
         text_format.Parse(data.decode("utf-8"), message, allow_unknown_field=True)
-        if not message.IsInitialized():  # the text parser accepts it
+        if not message.IsInitialized():  # the text parser accepts such a message
             raise DecodeError("required fields are missing")
         return message
 

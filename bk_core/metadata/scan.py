@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the records of all ledgers: many at a time, in the order of their ids, with few of them in memory."""
+"""Reads the records of all ledgers in the order of their ids. It reads many at a time, and keeps few in memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Found: TypeAlias = Versioned[LedgerMetadata] | MetadataCorruptError
 
 
 def scan_ledgers(store: MetadataStore) -> Iterator[tuple[LedgerId, Found]]:
-    """Yield every ledger that exists during the whole scan, with its record, or with the error if the record cannot be
-    read. Raises errors of the store. Begins with a sync, so that no record is older than the call."""
+    """Yield every ledger that exists during the whole scan, with its record, or with a MetadataCorruptError if the
+    record cannot be read. The scan begins with a sync, so no record is older than the call. Raises the errors of the
+    store."""
     for ledger_id, found in scan_all_there_is(store):
         if isinstance(found, BookKeeperError) and not isinstance(found, MetadataCorruptError):
             raise found
@@ -31,7 +32,8 @@ def scan_all_there_is(
     store: MetadataStore, *, readers: int = READERS
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | BookKeeperError]]:
     """Do the same as :func:`scan_ledgers`, but yield an error of the store in place of the record that it concerns, and
-    continue. ``readers`` are threads; 0: records are read one by one in the caller's thread."""
+    continue. ``readers`` is the number of threads that read. If it is 0, the caller's thread reads the records one by
+    one."""
     store.sync()
     with ThreadPoolExecutor(max(1, readers), thread_name_prefix="ledger-records") as pool:
         each = pool.map if readers else map

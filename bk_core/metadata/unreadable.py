@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the metadata store that cannot be read (rule M6). A walk skips such a node, notes it here, and goes on with
-the other nodes. A look-up of one node also notes it here, and raises an error that names the node's path."""
+"""Records the nodes of the metadata store that cannot be read (rule M6). A walk notes such a node here, skips it, and
+continues with the other nodes. A look-up of one node notes it, too, and raises an error that names the node's path."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from bk_core.observe.log_throttle import LogThrottle
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 10_000
-"""Limits the nodes that are kept by path. More unreadable nodes than that have a common cause, so the first are
-enough."""
+"""The maximum number of unreadable nodes that are recorded. More nodes than that have a common cause, so the first ones
+are enough."""
 LOG_AGAIN_S = 3600.0
-"""A node is logged once in this many seconds, although auto-recovery walks every few seconds and meets it each time."""
+"""The number of seconds after which the same node is logged again. Auto-recovery meets the node every few seconds."""
 LINES_MAX = 20
-"""Limits the nodes that the log names within LINES_S: a damaged tree must not fill the disk of the log."""
+"""The maximum number of nodes that are logged within LINES_S, so that a damaged tree does not fill the log's disk."""
 LINES_S = 60.0
+"""The number of seconds to which LINES_MAX applies."""
 
 
 class NodeKind(enum.Enum):
@@ -48,8 +49,8 @@ class NodeKind(enum.Enum):
 
 REMEDIES = {
     NodeKind.MARK: "upgrade if a newer version wrote it, else delete it: a ledger that lacks copies is marked again",
-    NodeKind.LOCK: "none is needed: it goes with the session of the worker that made it",
-    NodeKind.VOTE: "none is needed: it goes with the session that cast it",
+    NodeKind.LOCK: "none is needed: it ends with the session of the worker that made it",
+    NodeKind.VOTE: "none is needed: it ends with the session that cast it",
     NodeKind.DELAY: "set it again with bk replication delay; until then each auditor's own setting holds",
     NodeKind.AUDIT_TIME: "none is needed: the next check writes it again",
     NodeKind.ORDER: "give the order again with bk bookie drain or bk bookie read-only",
@@ -62,7 +63,8 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class UnreadableNode:
-    """A node at ``path``, and ``why`` it cannot be read."""
+    """A node of the metadata store that cannot be read. ``why`` is the reason, and ``remedy`` tells an operator what to
+    do."""
 
     kind: NodeKind
     path: str
@@ -75,7 +77,7 @@ class UnreadableNode:
         return self.path.rpartition("/")[2]
 
     def as_object(self) -> dict[str, object]:
-        """Return the node as ``--json`` and the web page show it."""
+        """Return the node as the object that ``--json`` and the web page show."""
         return {"kind": self.kind.value, "path": self.path, "why": self.why, "remedy": self.remedy}
 
     def __str__(self) -> str:
@@ -83,12 +85,12 @@ class UnreadableNode:
 
 
 class UnreadableNodes:
-    """The nodes that one store could not read, and has not seen repaired or deleted since. Thread-safe."""
+    """The nodes that one store could not read and has not seen repaired or deleted since. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._nodes: dict[str, UnreadableNode] = {}
-        self._met: dict[str, int] = {}  # path → the number of the last meeting; the numbers grow
+        self._met: dict[str, int] = {}  # path → the number of its last meeting with a read; the numbers grow
         self._meetings = 0
         self._throttle = LogThrottle(LOG_AGAIN_S, clock, NODES_MAX)  # by path
         self._lines: list[float] = []  # the times of the last lines
@@ -119,7 +121,8 @@ class UnreadableNodes:
 
     @contextlib.contextmanager
     def skipping(self, kind: NodeKind, path: str) -> Iterator[None]:
-        """Wrap the decoding of one node of a walk. A MetadataCorruptError is noted, and the walk goes on."""
+        """Wrap the decoding of one node of a walk. A MetadataCorruptError is noted and not raised, so that the walk
+        continues."""
         try:
             yield
         except MetadataCorruptError as error:
@@ -129,9 +132,9 @@ class UnreadableNodes:
 
     @contextlib.contextmanager
     def whole_walk(self, kind: NodeKind, folder: str, *, nested: bool = False) -> Iterator[None]:
-        """Wrap a walk that meets every node of a kind in ``folder``, and with ``nested`` also in the folders below it.
-        A node of this kind that was noted before, and that the walk did not meet, is gone and forgotten. A walk that
-        fails or stops early forgets none."""
+        """Wrap a walk that meets every node of a kind in ``folder`` and, with ``nested``, in the folders below it.
+        After the walk, forget the nodes of this kind that were noted before and that the walk did not meet, because
+        they were deleted. A walk that fails or stops early forgets no node."""
         with self._lock:
             began = self._meetings
         yield
@@ -150,8 +153,8 @@ class UnreadableNodes:
                     self._meet(path)
 
     def forget(self, path: str) -> None:
-        """Forget a node that can be read, or is gone."""
-        if path in self._nodes:  # without the lock: nearly always there is no such node
+        """Forget a node that can be read, or that was deleted."""
+        if path in self._nodes:  # checked without the lock, because there is nearly always no such node
             with self._lock:
                 self._nodes.pop(path, None)
                 self._met.pop(path, None)
@@ -176,13 +179,13 @@ class UnreadableNodes:
         self._met[path] = self._meetings
 
     def _line(self, node: UnreadableNode) -> str:
-        """Return the line for the log, or an empty text if the log has had enough lines. The lock is held."""
+        """Return the line to log for a node, or an empty text if enough lines were logged. The lock is held."""
         now = self._clock()
         self._lines = [at for at in self._lines if now - at < LINES_S]
         if len(self._lines) > LINES_MAX or not self._throttle.allows(node.path):
             return ""
         self._lines.append(now)
         if len(self._lines) > LINES_MAX:
-            self._throttle.forget(node.path)  # it is logged when it is met later
+            self._throttle.forget(node.path)  # the node is logged when a later walk meets it
             return "more nodes of the metadata store cannot be read: bk doctor names them"
         return f"{node}; {node.remedy}" if node.remedy else str(node)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon thread that runs jobs in order; metadata adapters call their callbacks on it."""
+"""Runs jobs in order on a daemon thread. Metadata adapters call their callbacks on it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """Runs jobs one after another, each when it is due. The thread starts with the first job and ends with
-    :meth:`stop`.
+    """Runs jobs on one thread, one after another, each when it is due. The thread starts with the first job and ends
+    with :meth:`stop`.
 
-    Callers bound the queue: each watch and each registration has at most one job in it.
+    The callers bound the queue: each watch and each registration has at most one job in it.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Worker:
             self._changed.notify()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Drop queued jobs and wait for the running job, unless that job is the caller."""
+        """Drop queued jobs, and wait for the end of the running job, unless the running job makes this call."""
         with self._changed:
             self._stopped = True
             self._jobs.clear()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs as Arrow columns: reads and writes."""
+"""Reads and writes logs as Arrow columns."""

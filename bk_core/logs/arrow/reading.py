@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a log as Arrow columns: planned once, then read in batches, in order.
+"""Reads a log as Arrow columns. A read is planned once; then its batches are read in order.
 
-The loop only receives; the thread that wants the rows makes the columns, while the loop continues to receive.
-Read-ahead is that of :mod:`bk_core.client.reading.read_ahead`, so it is limited in bytes even if rows are taken slowly.
+The loop only receives entries. The thread that wants the rows makes the columns, while the loop continues to receive.
+:mod:`bk_core.client.reading.read_ahead` reads ahead, so the received entries are limited in bytes even if the thread
+takes rows slowly.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ if TYPE_CHECKING:
 
 Numbered = tuple[int, EntryBatch | ColumnBatch]
 WHOLE_BYTES = 8 << 20
-"""Limits the bytes of entries that are read together. AHEAD_BYTES more are read ahead, from several bookies at once."""
+"""The size, in payload bytes, of a window of whole entries, which is read and decoded as a unit."""
 AHEAD_BYTES = 24 << 20
+"""The maximum size, in payload bytes, of all windows that are read at the same time. It is a few windows, so that
+several bookies send entries while others are decoded."""
 THREADS = os.cpu_count() or 1
-"""The number of threads that make columns for a whole table."""
+"""The number of threads that make columns for a whole table: one for each processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class WantedColumns:
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """A planned read: the parts of a log, the origin of their rows, and the object that makes the rows."""
+    """A planned read of a log. ``windows`` are the entries to read, and ``rows`` makes rows of them."""
 
     reading: LogReading
     windows: list[_Window]
@@ -88,8 +91,8 @@ class LogScan:
                 yield found
 
     def batches(self, found: Sequence[Numbered], *, use_threads: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these entries. ``use_threads``: no other thread makes rows at the same time. Raises
-        CorruptEntryError."""
+        """Yield the rows of these entries. With ``use_threads`` Arrow may use several threads, because no other thread
+        makes rows at the same time. Raises CorruptEntryError."""
         for number, batch in found:
             yield from self.rows.rows(batch, self.windows[number].at, use_threads=use_threads)
 
@@ -113,17 +116,17 @@ class LogScan:
         return list(self.batches(found, use_threads=False))
 
     def reader(self, bookkeeper: BookKeeper) -> pa.RecordBatchReader:
-        """Return the rows as a stream that any thread except the loop's may pull."""
+        """Return the rows as a stream that any thread but the loop's may read."""
         return self.rows.reader(_PulledRows(self, Pull(bookkeeper, asyncio.get_running_loop())))
 
 
 class _PulledRows(Iterator["pa.RecordBatch"]):
-    """The rows of a scan for another thread. Dropping the iterator ends its reads, from any thread and without waiting.
-    If an interrupt ended a call, the next call repeats it."""
+    """An iterator over the rows of a scan, for a thread other than the loop's. When it is dropped, on any thread, its
+    reads end. If an interrupt ended a call, the next call returns the same batch."""
 
     def __init__(self, scan: LogScan, pull: Pull) -> None:
         self._scan, self._pull, self._source = scan, pull, KeptItems(BatchIterator(scan.ready()))
-        self._at = (-1, 0)  # the number of the list that is decoded, and how many of its batches were returned
+        self._at = (-1, 0)  # the number of the list being decoded, and the number of its batches that were returned
         self._found: list[Numbered] = []
         self._made: Iterator[pa.RecordBatch] | None = None
 
@@ -151,8 +154,8 @@ class _PulledRows(Iterator["pa.RecordBatch"]):
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Entries that are read together: a part of a log, the origin of its rows, and the wanted columns. ``bytes``
-    estimates the received bytes."""
+    """A run of entries that is read and decoded as a unit. ``at`` is the origin of its rows, ``wanted`` the wanted
+    columns, and ``bytes`` an estimate of the bytes to receive."""
 
     part: ExtentPart
     at: LedgerAt
@@ -164,8 +167,8 @@ class _Window:
 
 
 def _windows_of(part: ExtentPart, at: LedgerAt, wanted: ColumnsWanted | None) -> Iterator[_Window]:
-    """Yield windows of about WHOLE_BYTES, so that some are received, from several bookies, while others are decoded. If
-    only some columns are wanted, windows have WINDOW_BYTES of whole entries."""
+    """Cut a part of a log into windows of about WHOLE_BYTES. If only some columns are wanted, the whole entries of a
+    window have about WINDOW_BYTES. An open extent is one window, because the size of its entries is unknown."""
     if not part.entry_bytes:  # an open extent
         yield _Window(part, at, wanted, part.bytes)
         return

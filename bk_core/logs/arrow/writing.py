@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes rows to a log with codec ``arrow``: into a new ledger, which one compare-and-set lists together with the
-schema of its rows (K8).
+"""Writes rows to a log with codec ``arrow``. The rows go into a new ledger; one compare-and-set then lists the ledger
+in the log and registers the schema of its rows (K8).
 
-The ledger counts only once the log's head names it. Until the publish begins only this process knows the ledger, so it
-is deleted after an error; afterwards only vacuum may do that (N4).
+The rows belong to the log only once the log's head names the ledger. Until the publish begins, only this process knows
+the ledger, so it deletes the ledger after an error. After that only vacuum may delete the ledger (N4).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bk_core.logs.model.schemas import merged
 
 
 class RowsToWrite:
-    """The rows of one append. ``schema`` is the schema to publish with them."""
+    """The rows of one append to a log. ``schema`` is the schema to publish with them."""
 
     schema: bytes
 
     def __init__(self, data: object, log: str, newest: bytes | None, *, merge_schema: bool, compression: str) -> None:
-        """Raise InvalidArgumentError for data or columns that cannot be written, SchemaMismatchError for columns that
-        do not fit the log's newest schema."""
+        """Raise InvalidArgumentError for data or columns that cannot be written, and SchemaMismatchError for columns
+        that do not fit the log's newest schema."""
         if compression not in COMPRESSIONS.values():
             raise InvalidArgumentError(
                 "no such compression", value=str(compression), remedy=f"choose from {', '.join(COMPRESSIONS.values())}"
@@ -44,9 +44,9 @@ class RowsToWrite:
         self.count = 0
 
     def entries(self) -> Iterator[EntryBatch]:
-        """Yield entries in order, a few megabytes at a time. ``count`` is the number of rows in them so far. Raises
-        InvalidArgumentError for values that the log's types cannot hold, EntryTooLargeError for a row that fits in no
-        entry."""
+        """Yield the rows as entries, in order, a few megabytes at a time. ``count`` is the number of rows yielded so
+        far. Raises InvalidArgumentError for values that the log's types cannot hold, and EntryTooLargeError for a row
+        that is too large for an entry."""
         for piece in pieces(self._rows, self._given):
             yield from self._codec.entries(piece, first_row=self.count)
             self.count += piece.num_rows
@@ -61,8 +61,8 @@ async def write_ledger(
     sizes: Sizes,
     password: bytes,
 ) -> NewExtent | None:
-    """Write a closed ledger with all rows, to be published; return None if there are no rows. After an error the ledger
-    is deleted."""
+    """Write all rows to a new ledger and close it. Return the extent to publish, or None if there are no rows. After an
+    error the ledger is deleted."""
     entries, writer = rows.entries(), None
     try:
         while (batch := await asyncio.to_thread(next, entries, None)) is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The leadership of a log: its driver, its requests, and its appends."""
+"""Leads a log. Has the driver of a leadership, its requests, and its appends."""

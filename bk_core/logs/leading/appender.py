@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends a leader's appends to its current ledger and gives them log offsets. Consecutive ledgers leave no gap.
+"""Sends a leader's appends to its current ledger and gives them log offsets. Offsets have no gap between ledgers.
 
-An entry may enter the next ledger only when every entry of the previous one is confirmed. If it were sent earlier, a
-crash could leave it in the log without the entries before it, at an offset that differs from the one its caller got. So
-a switch takes three steps: wait for the batches under way; queue new appends in the next ledger's writer without
-sending them; send them once the whole previous ledger is confirmed. The pause is one round trip.
+An entry may be sent to the next ledger only when every entry of the previous ledger is confirmed. If it were sent
+earlier, a crash could leave it in the log without the entries before it, at another offset than its caller got. So a
+switch to the next ledger has three steps. It waits for the batches under way. Then it queues new appends in the next
+ledger's writer without sending them. It sends them once all entries of the previous ledger are confirmed. The pause is
+one round trip.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from bk_core.errors import BookKeeperError, LedgerClosedError, WindowFullError
 
 
 class LogAppender:
-    """The appends of one leader. ``append_nowait`` may be called from any thread; everything else belongs to the loop.
+    """Takes the appends of one leader. Any thread may call ``append_nowait``; all other calls must be made on the loop.
 
-    ``on_failure`` is called on the loop when a ledger takes no more entries; if leadership is lost, it calls
-    :meth:`fail`.
+    ``on_failure`` is called on the loop when a ledger takes no more entries. If leadership is lost, ``on_failure``
+    calls :meth:`fail`.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class LogAppender:
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()  # guards the writer and its base, which append_nowait reads
-        self._previous: tuple[LedgerWriter, int] | None = None  # the ledger before and its base, until confirmed
-        self._gate = asyncio.Event()  # cleared while a switch waits for batches under way: new batches wait
+        self._previous: tuple[LedgerWriter, int] | None = None  # the ledger before and its base, until it is confirmed
+        self._gate = asyncio.Event()  # cleared while a switch waits for batches under way, so that new batches wait
         self._gate.set()
         self._batches = 0
         self._no_batches = asyncio.Event()
@@ -58,8 +59,8 @@ class LogAppender:
             return self._base + self._writer.last_add_pushed + 1
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry; return its log offset. Raises WindowFullError while there is no room, EntryTooLargeError,
-        and LeadershipLostError; in all cases the entry was not queued."""
+        """Queue one entry and return its log offset. Raises WindowFullError while the window has no room,
+        EntryTooLargeError, and LeadershipLostError. After each of these errors the entry is not queued."""
         with self._lock:
             self._check()
             writer = self._writer
@@ -73,7 +74,7 @@ class LogAppender:
         raise failure
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry, waiting for room; return its log offset once it is confirmed."""
+        """Append one entry, after a wait for room if needed. Return its log offset once the entry is confirmed."""
         try:
             offset = self.append_nowait(payload)
         except WindowFullError:
@@ -84,7 +85,7 @@ class LogAppender:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, waiting for room; return the log offset of its last entry."""
+        """Queue a batch, after a wait for room if needed. Return the log offset of its last entry."""
         while not self._gate.is_set():
             await self._gate.wait()
         self._check()
@@ -101,13 +102,13 @@ class LogAppender:
                 self._no_batches.set()
 
     async def wait_confirmed(self, offset: int) -> None:
-        """Wait until the entry at ``offset`` and all before it are confirmed. Raises LeadershipLostError if leadership
-        is lost before that; the entry may then be part of the log or not."""
+        """Wait until the entry at ``offset`` and all entries before it are confirmed. Raises LeadershipLostError if
+        leadership is lost before. Then it is unknown whether the entry is part of the log."""
         with self._lock:
             (writer, base), previous = (self._writer, self._base), self._previous
         if offset < base:
             if previous is None:
-                return  # in an older ledger, all of which is confirmed
+                return  # the entry is in an older ledger, whose entries are all confirmed
             writer, base = previous
         try:
             await writer.wait_confirmed(offset - base)
@@ -115,9 +116,10 @@ class LogAppender:
             self._raise(writer, error)
 
     async def switch(self, following: LedgerWriter) -> LedgerWriter:
-        """Let appends go to ``following`` from now on; return the previous ledger, confirmed to its end but not closed.
+        """Send appends to ``following`` from now on. Return the writer of the previous ledger, which is not closed, and
+        whose entries are all confirmed.
 
-        Raises the error that ended the previous ledger; then nothing was sent to ``following``.
+        Raises the error that ended the previous ledger's writer. Then nothing was sent to ``following``.
         """
         self._gate.clear()
         await self._no_batches.wait()
@@ -135,12 +137,12 @@ class LogAppender:
         return previous
 
     def stop(self) -> None:
-        """Refuse further appends; earlier ones are still confirmed."""
+        """Refuse further appends. Earlier appends are still confirmed."""
         with self._lock:
             self._is_stopped = True
 
     def fail(self, error: BookKeeperError) -> None:
-        """Refuse further appends and fail unconfirmed ones with ``error``. The caller abandons the ledgers."""
+        """Refuse further appends, and fail unconfirmed appends with ``error``. The caller abandons the ledgers."""
         with self._lock:
             self._error = error
         self._gate.set()
@@ -149,7 +151,7 @@ class LogAppender:
         if self._error is not None:
             raise self._error
         if self._is_stopped:
-            raise LedgerClosedError("this leader was closed", remedy="call lead() again to go on")
+            raise LedgerClosedError("this leader was closed", remedy="call lead() again to append more")
 
     def _raise(self, writer: LedgerWriter, error: BookKeeperError) -> NoReturn:
         """Raise ``error``, or the error of lost leadership if the ledger's writer has failed."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a log's leadership: carries out the effects of :mod:`bk_core.logs.machines.leadership`, and lets the
-application append at the same time (:mod:`bk_core.logs.leading.appender`). It contains no rule of the protocol."""
+"""Drives the leadership of a log. It carries out the effects of :mod:`bk_core.logs.machines.leadership` while the
+application appends (:mod:`bk_core.logs.leading.appender`). It contains no rule of the protocol."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from bk_core.observe.traces import traced
 logger = logging.getLogger("bk_core.logs")
 
 ROLL_RETRY_S = 5.0
-"""The seconds between a failed roll and the next try; appends go on to the current ledger."""
+"""The number of seconds between a failed roll and the next try. Meanwhile appends continue to go to the current
+ledger."""
 
 
 class LogLeader:
     """The only writer of a log, until another client takes the log over.
 
-    ``NamedLog.lead`` makes it; as an async context manager it gives leadership up at the end. Appends return log
-    offsets. Once leadership is lost, every call raises LeadershipLostError; unconfirmed entries may be part of the log
-    or not.
+    ``NamedLog.lead`` makes it. As an async context manager it gives leadership up at the end. Appends return log
+    offsets. Once leadership is lost, every call raises LeadershipLostError, and it is unknown whether unconfirmed
+    entries are part of the log.
     """
 
     created: bool
@@ -56,7 +57,7 @@ class LogLeader:
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._roll: asyncio.Future[None] | None = None  # resolved when the roll under way ends
+        self._roll: asyncio.Future[None] | None = None  # done when the roll under way ends
         self._roll_bytes = options.roll_bytes  # the length at which the current ledger is rolled
         self._age_timer: asyncio.TimerHandle | None = None
         ask = self._requests
@@ -81,8 +82,8 @@ class LogLeader:
 
     @traced("log.take_over", log="_name")
     async def take_over(self) -> None:
-        """Fence the present leader and become the leader. Raises LeadershipLostError if other clients are always faster
-        or ``still_leader`` returns False, NotEnoughBookiesError, RecoveryInconclusiveError; then nothing was
+        """Fence the present leader and become the leader. Raises NotEnoughBookiesError, RecoveryInconclusiveError, and
+        LeadershipLostError if other clients are always faster or ``still_leader`` returns False. Then nothing was
         appended."""
         self._driver.feed(ev.TakeOver())
         try:
@@ -107,11 +108,12 @@ class LogLeader:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process leads. False once leadership was given up or is known to be lost."""
+        """Whether this process leads the log. False once it gave leadership up or has noticed that leadership is
+        lost."""
         return not self._ended.done()
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry; return its log offset once an ack quorum has the entry and all before it on disk.
+        """Append one entry. Return its log offset once an ack quorum has it, and all entries before it, on disk.
 
         Raises EntryTooLargeError, LedgerClosedError after close, and LeadershipLostError (outcome unknown).
         """
@@ -120,9 +122,11 @@ class LogLeader:
         return offset
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry; return its log offset. Thread-safe. The payload must not be changed afterwards.
+        """Queue one entry and return its log offset. Any thread may call this. The payload must not be changed
+        afterwards.
 
-        Raises like ``append``, and WindowFullError when there is no room; in all cases the entry was not queued.
+        Raises the errors of ``append``, and WindowFullError if the window has no room. After each of these errors the
+        entry is not queued.
         """
         offset = self._appends.append_nowait(payload)
         if self._roll is None and self._appends.writer.length >= self._roll_bytes:
@@ -130,32 +134,33 @@ class LogLeader:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, in parts if it must wait for room; return the log offset of its last entry. All parts go into
-        one ledger. Raises like ``append``."""
+        """Queue a batch, in parts if it must wait for room. Return the log offset of its last entry. All parts go into
+        one ledger. Raises the errors of ``append``."""
         offset = await self._appends.append_batch(batch)
         self._roll_if_due()
         return offset
 
     async def wait_confirmed(self, offset: int) -> None:
-        """Wait until the entry at this log offset and all before it are confirmed."""
+        """Wait until the entry at this log offset and all entries before it are confirmed."""
         await self._appends.wait_confirmed(offset)
 
     @traced("log.roll", log="_name")
     async def roll(self) -> None:
-        """Go on in a new ledger, so that the previous one can be trimmed; wait until the previous one is closed and
-        sealed.
+        """Switch to a new ledger, so that the previous ledger can be trimmed. Wait until the previous ledger is closed
+        and sealed.
 
-        Raises NotEnoughBookiesError if no ledger can be made (appends go on to the current one), LeadershipLostError.
+        Raises LeadershipLostError, and NotEnoughBookiesError if no ledger can be made. In the latter case appends
+        continue to go to the current ledger.
         """
         self._check_leading()
         await asyncio.shield(self._begin_roll())
 
     @traced("log.end_lead", log="_name")
     async def close(self) -> None:
-        """Wait for the appended entries, close the ledger, and seal it in the log. May be called again.
+        """Wait for the appended entries, close the ledger, and seal it in the log. A second call is allowed.
 
-        Raises LeadershipLostError if another client took the log over before that; confirmed entries are in the log all
-        the same.
+        Raises LeadershipLostError if another client took the log over before that. Confirmed entries are in the log
+        even then.
         """
         if self._appender is not None and not self._ended.done():
             self._appender.stop()
@@ -206,7 +211,9 @@ class LogLeader:
         if error is None:
             self._arm(self._options.roll_age_s)
         else:
-            logger.warning("log %s stays in ledger %d, a roll failed: %s", self._store.name, self.ledger_id, error)
+            logger.warning(
+                "a roll of log %s failed, it stays in ledger %d: %s", self._store.name, self.ledger_id, error
+            )
             self._roll_bytes = self._appends.writer.length + self._options.roll_bytes
             self._arm(min(ROLL_RETRY_S, self._options.roll_age_s))
         if done is not None and not done.done():
@@ -235,7 +242,7 @@ class LogLeader:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # a bug: callers get an error instead of waiting for ever
+        if error is not None:  # a bug: callers get an error, so that they do not wait for ever
             logger.error("the leader of log %s failed", self._store.name, exc_info=error)
             self._finish(LeadershipLostError("leadership of the log is lost", value=repr(error)))
 
@@ -289,7 +296,7 @@ class LogLeader:
         for waiting in (self._serving, self._roll, self._ended):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error) if error is not None else waiting.set_result(None)
-                waiting.exception()  # marked as retrieved: not every future has a caller that waits
+                waiting.exception()  # marks the error as retrieved, because some futures have no caller that waits
         self._spawn(self._requests.abandon_all())
 
     async def _settled(self) -> None:

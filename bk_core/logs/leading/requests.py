@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the requests of a log's leadership; each request ends in exactly one event."""
+"""Carries out the requests of a log's leadership. Each request ends in exactly one event."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ WAIT_MIN_S, WAIT_MAX_S = 0.01, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeadOptions:
-    """The options of a leader. It rolls to a new ledger after ``roll_bytes`` payload bytes, or ``roll_age_s`` seconds
-    if something was appended. ``still_leader`` is called, on another thread, before each roll and after each failed
-    compare-and-set; without one this process counts as the leader.
+    """The options of a leader.
+
+    The leader rolls to a new ledger after ``roll_bytes`` payload bytes, or after ``roll_age_s`` seconds if anything was
+    appended. ``still_leader`` returns whether this process still leads. It is called on another thread, before each
+    roll and after each failed compare-and-set. Without it this process counts as the leader.
     """
 
     roll_bytes: int = 1 << 30
@@ -54,12 +56,13 @@ class LeadOptions:
         check_sizes(self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
 
     async def check_bookies(self, bookkeeper: BookKeeper) -> None:
-        """Raise NotEnoughBookiesError if no ledger could be made now. Called before the previous leader is fenced."""
+        """Raise NotEnoughBookiesError if no ledger could be made now. The caller checks this before it fences the
+        previous leader."""
         await bookkeeper.choose_bookies(self.ensemble_size, self.write_quorum_size)
 
 
 class LeadershipRequests:
-    """The requests of one leadership. ``writers`` holds the writers of its ledgers that are not closed."""
+    """Carries out the requests of one leadership. ``writers`` holds the writers of its ledgers that are not closed."""
 
     def __init__(
         self, bookkeeper: BookKeeper, store: LogStore, head: LogHead, password: bytes, options: LeadOptions
@@ -91,7 +94,7 @@ class LeadershipRequests:
         )
 
     async def list_ledger(self, effect: ev.ListLedger) -> ev.LeadershipEvent:
-        # After a pause of days vacuum may have deleted the ledger: it must exist after the head was read (N6).
+        # The ledger must exist after the head was read (N6): after a pause of days, vacuum may have deleted it.
         await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)
         return await self._change(
             effect.expected, lambda head, pages: commit.add_open_extent(head, effect.ledger, nonce=nonce, pages=pages)
@@ -136,8 +139,8 @@ class LeadershipRequests:
             return ev.LeaderAnswered(True)
         try:
             return ev.LeaderAnswered(bool(await asyncio.to_thread(self._options.still_leader)))
-        except Exception:  # the application's own code: a failure counts as no
-            logger.exception("still_leader of log %s failed, which counts as no", self._store.name)
+        except Exception:  # an error of the application's code counts as False
+            logger.exception("still_leader of log %s failed, which counts as False", self._store.name)
             return ev.LeaderAnswered(False)
 
     async def wait(self, attempt: int) -> ev.LeadershipEvent:
@@ -145,10 +148,10 @@ class LeadershipRequests:
         return ev.WaitEnded()
 
     async def delete(self, ledger_id: LedgerId) -> None:
-        """Delete a ledger that is not listed."""
+        """Delete a ledger of this leadership that the log does not list."""
         await drop_ledger(self._bookkeeper, ledger_id, self.writers.pop(ledger_id, None))
 
     async def abandon_all(self) -> None:
-        """Abandon all writers: another leader recovers their ledgers."""
+        """Abandon all writers of this leadership. Another leader recovers their ledgers."""
         while self.writers:
             await self.writers.popitem()[1].abandon()

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests of a log's sequences. Pure.
+"""The requests of a log's sequences, and their answers. Pure.
 
 A sequence is a generator that yields one request at a time: ``answer = yield request``. The driver answers with the
-object that the request's docstring names after the arrow (None without an arrow), or raises a BookKeeperError at the
-``yield``. So a sequence reads from top to bottom, and an ``except`` around a ``yield`` says what a failure means there.
-The driver may drop a sequence at any ``yield``; the result is the same as after a crash there.
+object that the request's docstring names after the arrow, or with None if there is no arrow. If the request fails, the
+driver raises a BookKeeperError at the ``yield``. So a sequence reads from top to bottom, and an ``except`` around a
+``yield`` says what a failure means there.
+
+The driver may drop a sequence at any ``yield``. The result is the same as after a crash at this point.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class ReadHead:
 
 @dataclass(frozen=True, slots=True)
 class HeadRead:
-    """The head, and the requested transaction record or None."""
+    """The head that was read, and the requested transaction record, or None if there is none."""
 
     head: Versioned[LogHead]
     transactions: Versioned[LogTransactions] | None = None
@@ -41,15 +43,15 @@ class HeadRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadPages:
-    """Read these pages, which are immutable. → the pages by name"""
+    """Read these pages, which never change. → the pages by name"""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLedgers:
-    """Check that these ledgers may be listed under ``head``: each exists *now*, is closed at the reported end, has the
-    log's digest type and password, and was not made for another log (N6). Raises PublishConflictError."""
+    """Check that these ledgers may be listed under ``head``. Each must exist *now*, be closed at the reported end, have
+    the log's digest type and password, and not be made for another log (N6). Raises PublishConflictError."""
 
     head: LogHead
     extents: tuple[NewExtent, ...]
@@ -64,7 +66,7 @@ class RecoverLedgers:
 
 @dataclass(frozen=True, slots=True)
 class LedgersRecovered:
-    """The ends of the ledgers; those in ``missing`` do not exist."""
+    """The ends of the recovered ledgers. The ledgers in ``missing`` do not exist."""
 
     ends: Mapping[LedgerId, LedgerEnd]
     missing: frozenset[LedgerId] = frozenset()
@@ -90,8 +92,8 @@ OfOneLog: TypeAlias = ReadHead | ReadPages | CheckLedgers | RecoverLedgers | Rea
 
 @dataclass(frozen=True, slots=True)
 class ForLogs:
-    """Carry out a request for each log, in any order. ``sync``: first make sure that the store shows every finished
-    write. → the answers by log; a failed request is answered with its BookKeeperError"""
+    """Carry out a request for each log, in any order. With ``sync`` first make sure that the store shows every finished
+    write. → the answers by log, with a BookKeeperError for a request that failed"""
 
     requests: Mapping[str, OfOneLog]
     sync: bool = False
@@ -99,8 +101,9 @@ class ForLogs:
 
 @dataclass(frozen=True, slots=True)
 class WriteHead:
-    """Compare-and-set of one log, all or nothing: ``head`` replaces the head of ``version``; ``transactions`` replaces
-    the record of ``transactions_version`` (None: a new record); ``unlinked``, unless empty, becomes a new record."""
+    """One log's part of WriteHeads. ``head`` replaces the head that has ``version``. ``transactions``, if given,
+    replaces the transaction record that has ``transactions_version``, or becomes a new record if that is None.
+    ``unlinked``, unless empty, becomes a new record."""
 
     head: LogHead
     version: int
@@ -111,16 +114,16 @@ class WriteHead:
 
 @dataclass(frozen=True, slots=True)
 class WriteHeads:
-    """Compare-and-set of each log, by name, in one multi: all or nothing. Raises MetadataConflictError if a log had
-    another version; then it was certainly not applied. The ``outcome`` of any other error says whether it may have been
-    applied, or may still be."""
+    """Write the heads of logs, by name, in one multi, all or none. Raises MetadataConflictError if a log had another
+    version; then nothing was written. The ``outcome`` of any other error says whether the write may have been applied,
+    or may still be applied."""
 
     writes: Mapping[str, WriteHead]
 
 
 @dataclass(frozen=True, slots=True)
 class DropPages:
-    """Delete pages, by log, that no head ever named. Best effort."""
+    """Delete pages, by log, that no head ever named. A failure is ignored, because vacuum finds such pages."""
 
     names: Mapping[str, tuple[str, ...]]
 
@@ -137,9 +140,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class ListOrphans:
-    """Find the ledgers whose custom metadata name this log, and whose metadata are older than ``before_ms`` by the
-    clock of the metadata store. ``among`` limits the search to these ledgers. → ledgers; the log may list some of
-    them"""
+    """Find the ledgers that were made for this log, by their custom metadata, before ``before_ms`` by the clock of the
+    metadata store. ``among`` limits the search to these ledgers. → the ledgers, some of which the log may list"""
 
     log_uuid: str
     before_ms: int
@@ -148,8 +150,8 @@ class ListOrphans:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedgers:
-    """Delete these condemned ledgers, except those whose custom metadata do not name this log. → the ledgers that
-    certainly do not exist any more"""
+    """Delete these condemned ledgers, except those whose custom metadata does not name this log. → the ledgers that
+    certainly do not exist now"""
 
     ledgers: tuple[LedgerId, ...]
     log_uuid: str
@@ -157,21 +159,22 @@ class DeleteLedgers:
 
 @dataclass(frozen=True, slots=True)
 class ListPages:
-    """Find pages made before this time by the store's clock. → names; the head may reach some of them"""
+    """Find the pages that were made before this time by the store's clock. → their names; the head may reach some of
+    them"""
 
     before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteUnlinked:
-    """Delete unlinked records that are older than the delay and so protect no ledger or page any more."""
+    """Delete these unlinked records. They are older than the delay, so they no longer protect any ledger or page."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePages:
-    """Delete pages that no head and no unlinked record reaches or will reach. Best effort."""
+    """Delete these pages. No head and no unlinked record reaches them now or later. A failure is ignored."""
 
     names: tuple[str, ...]
 
@@ -190,7 +193,7 @@ class ReadTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsRead:
-    """The head, and by key the records that exist. Each record was read after the head."""
+    """The head, and the transaction records that exist, by key. Each record was read after the head."""
 
     head: Versioned[LogHead]
     records: Mapping[str, Versioned[LogTransactions]]
@@ -198,8 +201,8 @@ class TransactionsRead:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransactions:
-    """Delete these records if each still has its version and the head has ``head_version``: all or none. Raises like
-    WriteHeads."""
+    """Delete these transaction records, all or none, if each still has its version and the head has ``head_version``.
+    Raises the errors of WriteHeads."""
 
     versions: Mapping[str, int]
     head_version: int
@@ -208,13 +211,13 @@ class DeleteTransactions:
 # --- deletion of a log ---------------------------------------------------------------------------------------------
 
 ANY_AGE_MS = 2**62
-"""A time later than the creation of any ledger."""
+"""A time in milliseconds that is later than the creation of any ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDeleted:
-    """Create the record of this deleted log if the log is marked as deleted, unless the record exists. → its
-    DeletedLog. Raises NoSuchLogError if there is neither mark nor record."""
+    """Create the record of this deleted log, unless the record exists. The log must be marked as deleted. → its
+    DeletedLog. Raises NoSuchLogError if there is neither a mark nor a record."""
 
     log_uuid: str
 
@@ -228,7 +231,7 @@ class RemoveMark:
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeleted:
-    """Delete the record of this deleted log, because it has no ledgers left."""
+    """Delete the record of this deleted log. No ledger of the log is left."""
 
     log_uuid: str
 
@@ -243,7 +246,7 @@ class ListExtents:
 
 @dataclass(frozen=True, slots=True)
 class ExtentsListed:
-    """The log's sealed extents in order, and the compaction limits for a log with its retention."""
+    """The log's sealed extents in order, and the compaction limits, which depend on the log's retention."""
 
     log_uuid: str
     extents: Sequence[Extent]
@@ -252,8 +255,8 @@ class ExtentsListed:
 
 @dataclass(frozen=True, slots=True)
 class CopyRun:
-    """Copy all entries of the run, in order, into a new ledger and close it. ``number`` counts copies. If the copy
-    fails, its ledger is deleted or left to vacuum. → RunCopied"""
+    """Copy all entries of the run, in order, into a new ledger and close it. ``number`` counts the copies of a
+    compaction. If the copy fails, its ledger is deleted now or by vacuum. → RunCopied"""
 
     run: Run
     number: int
@@ -261,7 +264,7 @@ class CopyRun:
 
 @dataclass(frozen=True, slots=True)
 class RunCopied:
-    """The finished copy of a run. ``new`` is the closed ledger; ``content`` describes the entries that were read from
+    """The finished copy of a run. ``new`` is the closed ledger. ``content`` describes the entries that were read from
     the run."""
 
     new: NewExtent
@@ -270,14 +273,14 @@ class RunCopied:
 
 @dataclass(frozen=True, slots=True)
 class ReadCopy:
-    """Read the whole new ledger from its bookies. → its Content"""
+    """Read the whole ledger ``new`` from its bookies. → its Content"""
 
     new: NewExtent
 
 
 @dataclass(frozen=True, slots=True)
 class DropCopy:
-    """Delete a copy that was never named in a write. Best effort."""
+    """Delete a copy that no write ever named. A failure is ignored, because vacuum finds the ledger."""
 
     ledger_id: LedgerId
 
@@ -296,4 +299,4 @@ OfDeletion: TypeAlias = RecordDeleted | RemoveMark | ForgetDeleted
 OfCompaction: TypeAlias = ListExtents | CopyRun | ReadCopy | DropCopy
 Request: TypeAlias = ForLogs | WriteHeads | DropPages | Wait | OfVacuum | OfDeletion | OfCompaction
 Steps = Generator[Request, Any, R]
-"""A sequence that returns an R."""
+"""A sequence whose result is an R."""

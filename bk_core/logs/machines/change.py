@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One change of the head of a log, or of several logs: publish, overwrite, trim, compact, condemn. Pure (N3, N4, K10).
-A publish may go into many logs at once: into all of them or into none.
+"""Changes the head of a log, or the heads of several logs: publish, overwrite, trim, compact, condemn. Pure (N3, N4,
+K10).
 
-An :class:`Intent` describes the wanted state of one log; it knows the rules of its own change and nothing of the store.
-The steps: read the heads; stop if the wanted state is there already; request the facts that the decision needs; create
-pages; write all heads by one compare-and-set. After a conflict or a lost answer, begin again.
+A publish may go into several logs in one step, into all of them or into none.
 
-A write whose answer was lost is in *doubt*. It may still be applied while the heads have the versions that it was
-compared with. Later heads may not show it although it was applied, because its result may have been trimmed, replaced
-or forgotten. So a doubt ends only when a head shows that the write was never applied, and an error says NOT_APPLIED
-only if no doubt is left. A fact beside the head (do the ledgers still exist?) counts only if it was requested after
-that head was read, because an event that makes it untrue changes the head first.
+An :class:`Intent` describes the wanted state of one log. It has the rules of its change, and does not use the metadata
+store. The sequence reads the heads, and stops if they are as wanted already. Otherwise it requests the facts that the
+decision needs, creates pages, and writes all heads by one compare-and-set. After a conflict or a lost answer it begins
+again.
 
-If the change ends early, nothing was changed; pages that no head names may be left, which vacuum finds. Only a write in
-doubt may have been applied: a retry checks for the wanted state first.
+A write whose answer was lost is in *doubt*. It may still be applied while the heads have the versions with which it was
+compared. Later heads may not show it although it was applied, because its result may have been trimmed, replaced or
+forgotten. So a doubt ends only when a head shows that the write was never applied, and an error says NOT_APPLIED only
+if no doubt is left. A fact that is not in the head, such as the existence of a ledger, counts only if it was requested
+after that head was read, because an event that makes it untrue changes the head first.
+
+If the change ends early, no head was changed, except by a write in doubt. A retry first checks for the wanted state.
+Pages that no head names may be left; vacuum finds them.
 """
 
 from __future__ import annotations
@@ -43,9 +46,10 @@ from bk_core.model import LedgerId, Versioned
 ATTEMPTS_MAX = 30
 FAILURES_MAX = 5
 STEP_BYTES_MAX = 1_040_000
-"""Limits the bytes of a multi: ZooKeeper refuses 1 MiB (N3)."""
+"""The maximum size of a multi in bytes. ZooKeeper refuses 1 MiB (N3)."""
 LOG_OVERHEAD_BYTES = 300
-"""The bytes that each log adds to a multi besides its records and its name: paths, versions, access rights."""
+"""The number of bytes that each log adds to a multi in addition to its records and its name, for paths, versions and
+access rights."""
 
 R = TypeVar("R")
 Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
@@ -53,15 +57,15 @@ Ask: TypeAlias = ask.CheckLedgers | ask.RecoverLedgers | ask.ReadUnlinked
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts besides the head. ``is_checked``, ``unlinked`` and ``transactions`` belong to the head that was read
-    last."""
+    """The facts about a log that are not in its head. ``is_checked``, ``unlinked`` and ``transactions`` were requested
+    after the head that was read last."""
 
     pages: dict[str, LogPage] = field(default_factory=dict)
     ends: dict[LedgerId, LedgerEnd] = field(default_factory=dict)  # of closed ledgers, so they stay true
     missing: frozenset[LedgerId] = frozenset()  # ledgers to recover that do not exist; ids are never reused
     transactions: Versioned[LogTransactions] | None = None
     is_checked: bool = False
-    unlinked: tuple[UnlinkedRecord, ...] | None = None  # all records; None: not read
+    unlinked: tuple[UnlinkedRecord, ...] | None = None  # all records, or None if they were not read
     is_written: bool = False  # our own compare-and-set made this head
 
     def with_answer(self, request: ask.OfOneLog, answer: Any) -> Facts:
@@ -79,41 +83,44 @@ class Facts:
 
 
 class Intent(Generic[R]):
-    """The wanted state of a log. ``settled``, ``decide`` and ``rules_out`` are called for each head that is read. They
-    may raise PagesNeeded and have no side effects."""
+    """The wanted state of a log, and the rules of the change that reaches it. ``settled``, ``decide`` and ``rules_out``
+    are called for each head that is read. They may raise PagesNeeded, and have no side effects."""
 
     app_id: str | None = None
     """The application whose transaction record is read with the head."""
     is_repeatable = True
-    """Whether the change may be applied again although it may have been applied before."""
+    """Whether it does no harm to apply the change a second time."""
 
     def settled(self, head: LogHead, facts: Facts) -> R | None:
-        """Return the result if ``head`` is as wanted, else None. Called before all other methods (N4)."""
+        """Return the result if ``head`` is as wanted, else None. This is called before all other methods (N4)."""
         raise NotImplementedError
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Return the change to make, or the request for a fact that is needed first. Raises the error that refuses the
-        change."""
+        """Return the change to make, or a request for a fact on which the decision depends. Raises the error that
+        refuses the change."""
         raise NotImplementedError
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
         """Return whether ``head``, which is not as wanted, shows that a write in doubt was never applied. ``made`` is
-        the head that the write would have made; ``head`` is ``moved`` − 1 ≥ 0 changes later."""
+        the head that the write would have made. ``head`` is the result of ``moved`` ≥ 1 changes of the head with which
+        the write was compared."""
         return False
 
     def forgotten(self) -> R:
-        """Return the result if another log shows that the change was made and this log does not remember it. Only for
-        intents that may go into several logs."""
+        """Return the result for a log that does not remember the change, although another log shows that it was made.
+        Only an intent that may go into several logs needs this."""
         raise NotImplementedError
 
     def tightened(self, change: Change, facts: Facts) -> Change:
-        """Return the same change with the smallest possible head. Only for intents that may go into several logs."""
+        """Return the same change with the smallest possible head. Only an intent that may go into several logs needs
+        this."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class _Part(Generic[R]):
-    """One log: its intent, the known facts, and the change that was decided for the head ``found``."""
+    """One log of a change. It has the log's intent, the known facts, and the change that was decided for the head
+    ``found``."""
 
     intent: Intent[R]
     found: Versioned[LogHead] | None = None
@@ -135,15 +142,15 @@ class _Part(Generic[R]):
         return self.change
 
     def learn_head(self, answer: ask.HeadRead) -> None:
-        """Take a head that was read. Facts about an older version no longer count."""
+        """Adopt a head that was read, and forget the facts that belong to another version."""
         is_known = self.found is not None and self.found.version == answer.head.version
         self.found, self.facts = answer.head, replace(self.facts, transactions=answer.transactions)
         if not is_known:
             self.facts = replace(self.facts, is_checked=False, unlinked=None)
 
     def decide(self) -> Ask | None:
-        """Decide the change, or return the request for a fact that is needed first. Raises like
-        :meth:`Intent.decide`."""
+        """Decide the change and return None, or return a request for a fact on which the decision depends. Raises the
+        errors of :meth:`Intent.decide`."""
         decision = self.intent.decide(self.head, self.facts)
         if not isinstance(decision, Change):
             return decision
@@ -151,7 +158,7 @@ class _Part(Generic[R]):
         return None
 
     def put(self, change: Change) -> None:
-        """Set the change. If it makes pages, raise PagesNeeded for the pages that they could replace (N3)."""
+        """Set the decided change. If it makes pages, raise PagesNeeded for the pages that these could replace (N3)."""
         if change.new_pages:
             missing = [ref.name for ref in merge_candidates(self.head) if ref.name not in self.facts.pages]
             if missing:
@@ -159,12 +166,12 @@ class _Part(Generic[R]):
         self.change = change
 
     def write(self) -> ask.WriteHead:
-        """Return the compare-and-set of the decided change."""
+        """Return this log's part of the compare-and-set, for the decided change."""
         found = self.facts.transactions
         return write_of(self.read, self.decided, self.facts.pages, None if found is None else found.version)
 
     def written(self) -> R:
-        """Return the result, now that the decided head is written."""
+        """Return the result of the intent after the decided head was written."""
         change = self.decided
         transactions = None if change.transactions is None else Versioned(change.transactions, 0)
         pages = {**self.facts.pages, **{new.name: new.page for new in change.new_pages}}
@@ -176,15 +183,16 @@ class _Part(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A write that got no answer: by log, the head that it would have made and the version with which it was
-    compared."""
+    """A write in doubt, that is, without an answer. ``made`` has by log the head that the write would have made, with
+    the version with which it was compared."""
 
     made: Mapping[str, Versioned[LogHead]]
     error: BookKeeperError
 
 
 class _Again(Exception):
-    """Read the heads again: another client was faster, or the store was unavailable (``error``)."""
+    """Raised to begin again and read the heads, because another client was faster, or because the store was unavailable
+    (``error``)."""
 
     def __init__(self, error: MetadataUnavailableError | None = None) -> None:
         super().__init__(error)
@@ -192,7 +200,8 @@ class _Again(Exception):
 
 
 class HeadChange(Generic[R]):
-    """Carries out the intents of some logs, by name. :meth:`run` is the sequence; run it once."""
+    """Carries out the intents of some logs, given by name, in one compare-and-set. :meth:`run` is the sequence; run it
+    once."""
 
     def __init__(
         self,
@@ -201,15 +210,15 @@ class HeadChange(Generic[R]):
         attempts_max: int = ATTEMPTS_MAX,
         failures_max: int = FAILURES_MAX,
     ) -> None:
-        self.was_attempted = False  # a compare-and-set was sent
+        self.was_attempted = False  # whether a compare-and-set was sent
         self._parts = {log: _Part(intent) for log, intent in sorted(intents.items())}
         self._attempts_max, self._failures_max = attempts_max, failures_max
         self._doubts: list[_Doubt] = []
 
     def run(self) -> Steps[dict[str, R]]:
-        """Return the result of each log. Raises the error that refused the change, which names the log, and
-        PublishConflictError if other clients were always faster; ``outcome`` says whether the change may still be
-        applied."""
+        """Return the result of each log. Raises the error that refused the change, with the name of the log, and
+        PublishConflictError if other clients were always faster. The ``outcome`` of the error says whether the change
+        may have been applied, or may still be applied."""
         try:
             return (yield from self._attempts())
         except BookKeeperError as error:
@@ -241,7 +250,7 @@ class HeadChange(Generic[R]):
     # --- reading, looking and deciding ---
 
     def _read(self) -> Steps[None]:
-        """Read the heads; after a sync the first time and while a write is in doubt."""
+        """Read the heads. Sync before the first time, and while a write is in doubt."""
         is_first = any(part.found is None for part in self._parts.values())
         heads = {log: ask.ReadHead(part.intent.app_id) for log, part in self._parts.items()}
         answers = yield from self._ask(heads, sync=is_first or bool(self._doubts))
@@ -271,7 +280,7 @@ class HeadChange(Generic[R]):
                 self._parts[log].facts = self._parts[log].facts.with_answer(wanted[log], answer)
 
     def _settled(self) -> tuple[dict[str, R], dict[str, ask.OfOneLog], BookKeeperError | None]:
-        """Return the results of the logs that are as wanted, the pages that are needed to tell, and the first log's
+        """Return the results of the logs that are as wanted, the pages that other logs need to find out, and the first
         refusal."""
         found: dict[str, R] = {}
         pages: dict[str, ask.OfOneLog] = {}
@@ -287,16 +296,16 @@ class HeadChange(Generic[R]):
         return found, pages, refused
 
     def _judge_doubts(self) -> dict[str, ask.OfOneLog]:
-        """Drop the doubts that the heads rule out, when no log is as wanted. Return the pages that are needed to
-        tell."""
+        """Drop the doubts that the heads rule out. The caller has found no log that is as wanted. Return the pages that
+        are needed to find out."""
         pages: dict[str, ask.OfOneLog] = {}
         self._doubts = [doubt for doubt in self._doubts if not self._is_ruled_out(doubt, pages)]
         return pages
 
     def _is_ruled_out(self, doubt: _Doubt, pages: dict[str, ask.OfOneLog]) -> bool:
-        """Return whether one log went on without the write: then it was not applied and never will be. A head of the
-        version with which the write was compared, or an older one, rules out nothing, since the write may still be
-        applied."""
+        """Return whether a log has changed without the write. Then the write was not applied, and never will be. A head
+        that has the version with which the write was compared, or an older version, rules out nothing, because the
+        write may still be applied."""
         for log, part in self._parts.items():
             made, moved = doubt.made[log].value, part.read.version - doubt.made[log].version
             try:
@@ -307,15 +316,16 @@ class HeadChange(Generic[R]):
         return False
 
     def _check_forgotten(self) -> None:
-        """Raise the error of a write in doubt if its log went on and its change must happen only once: the write may
-        have been applied and forgotten since."""
+        """Raise the error of a write in doubt if its log has changed since and its change must happen only once. The
+        write may have been applied and then forgotten."""
         for doubt in self._doubts:
             for log, part in self._parts.items():
                 if not part.intent.is_repeatable and part.read.version > doubt.made[log].version:
                     raise doubt.error
 
     def _decide(self) -> dict[str, ask.OfOneLog]:
-        """Decide the change of each log; return the requests for facts that are needed first. Raises a refusal."""
+        """Decide the change of each log. Return the requests for facts on which decisions depend. Raises the error that
+        refuses a change."""
         wanted: dict[str, ask.OfOneLog] = {}
         for log, part in self._parts.items():
             try:
@@ -329,9 +339,9 @@ class HeadChange(Generic[R]):
         return wanted
 
     def _fit_together(self) -> dict[str, ask.OfOneLog]:
-        """Make all heads fit into one multi: if they are too large together, they move extents and references to pages
-        into pages. (One head always fits.) Return the pages to read first; raise InvalidArgumentError if it is still
-        too much (N3)."""
+        """Make all heads fit into one multi. If they are too large together, move their extents and references into
+        pages. (One head always fits.) Return the requests for pages that must be read first. Raise InvalidArgumentError
+        if the heads are still too large (N3)."""
         if len(self._parts) == 1 or self._step_bytes() <= STEP_BYTES_MAX:
             return {}
         wanted: dict[str, ask.OfOneLog] = {}
@@ -360,7 +370,7 @@ class HeadChange(Generic[R]):
             yield from self._ask(creates)
 
     def _write(self) -> Steps[None]:
-        """Write all heads. If that certainly failed, drop the new pages."""
+        """Write all heads. If nothing was written, delete the new pages."""
         self.was_attempted = True
         try:
             yield ask.WriteHeads({log: part.write() for log, part in self._parts.items()})
@@ -383,8 +393,8 @@ class HeadChange(Generic[R]):
                 yield ask.DropPages({log: pages for log, pages in names.items() if pages})
 
     def _ask(self, requests: Mapping[str, ask.OfOneLog], *, sync: bool = False) -> Steps[Mapping[str, Any]]:
-        """Return the answers by log. If one log fails, all do: an unavailable store is asked again; any other error is
-        final."""
+        """Return the answers by log. If the request of a log fails, begin again if the store was unavailable, otherwise
+        raise the error."""
         try:
             answers: Mapping[str, Any] = yield ask.ForLogs(requests, sync)
         except MetadataUnavailableError as error:
@@ -404,7 +414,8 @@ def change_head(log: str, intent: Intent[R]) -> Steps[R]:
 def write_of(
     found: Versioned[LogHead], change: Change, pages: Pages, transactions_version: int | None = None
 ) -> ask.WriteHead:
-    """Return the compare-and-set that makes ``change`` to the head ``found``, with a record of what it unlinks (N6)."""
+    """Return the compare-and-set that makes ``change`` to the head ``found``. It includes the record of the pages and
+    ledgers that the change unlinks (N6)."""
     version = None if change.transactions is None else transactions_version
     return ask.WriteHead(
         change.head, found.version, change.transactions, version, unlinked_by(found.value, change, pages)
@@ -412,7 +423,7 @@ def write_of(
 
 
 def bytes_of(log: str, write: ask.WriteHead) -> int:
-    """Return the bytes of one log's write in a multi."""
+    """Return the number of bytes of one log's write in a multi."""
     size = len(encode_head(write.head)) + 3 * len(log) + LOG_OVERHEAD_BYTES
     if write.transactions is not None:
         size += len(encode_transactions(write.transactions))
@@ -424,7 +435,7 @@ def _again_if_away(error: BookKeeperError) -> Exception:
 
 
 def _named(error: BookKeeperError, log: str) -> BookKeeperError:
-    """Return the error with the log's name in it."""
+    """Add the name of the log to the error's value, and return the error."""
     if f"log {log}" not in str(error):
         error.value = f"log {log}, {error.value}" if error.value else f"log {log}"
     return error

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction: merges many small sealed extents into few, run by run. A crash may end it at any point. Pure.
+"""Compacts a log: merges many small sealed extents into few, run by run. A crash may end it at any point. Pure.
 
-The steps: list the log; choose runs; copy a run into a new ledger; read the copy back and compare; list the copy in the
-run's place by compare-and-set, if the log still has the run; go on with the next run; when none is left, list the log
-again. Only a copy that was read back and found equal is ever listed, and it replaces exactly the extents that were
-copied. So if a trim, an overwrite or another compaction comes in between, this compaction loses its copy and the log
-loses nothing. The compaction deletes a copy only before it tries to list it; afterwards only vacuum may (N4, N6).
+A compaction reads the log's list and chooses runs of extents. It copies each run into a new ledger, reads the copy
+again and compares it. Then one compare-and-set lists the copy in place of the run, if the log still has the run. After
+the last run the compaction reads the log's list again. It lists only a copy that was read and found equal, and the copy
+replaces exactly the extents that were copied. So if a trim, an overwrite or another compaction comes in between, this
+compaction loses its copy, and the log loses nothing. The compaction deletes a copy only before it tries to list it;
+after that only vacuum may delete it (N4, N6).
 
-If it ends early, the runs replaced so far stay replaced, and at most one copy is left, which vacuum finds.
+If a compaction ends early, the runs that it replaced stay replaced, and at most one copy is left, which vacuum finds.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from bk_core.logs.model.paging import Nonce
 from bk_core.model import LedgerId
 
 DISTURBANCES_MAX = 10
-"""The compaction gives up when other clients change more runs than this in a row while they are copied."""
+"""The maximum number of runs in a row that other clients may change while they are copied. After one more the
+compaction fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The result: ``extents`` extents with ``entries`` entries were merged into the ``ledgers``."""
+    """The result of a compaction: ``extents`` extents with ``entries`` entries and ``size_bytes`` payload bytes were
+    merged into the ``ledgers``."""
 
     ledgers: tuple[LedgerId, ...] = ()
     extents: int = 0
@@ -50,7 +53,7 @@ class Compacted:
 
 
 class _Disturbed(Exception):
-    """Another client changed the log meanwhile: choose the runs again."""
+    """Raised to choose the runs again, because another client changed the log."""
 
     def __init__(self, error: BookKeeperError) -> None:
         super().__init__(error)
@@ -58,7 +61,7 @@ class _Disturbed(Exception):
 
 
 class Compaction:
-    """One compaction of the log ``name``. :meth:`run` is the sequence; run it once."""
+    """Decides one compaction of the log ``name``. :meth:`run` is the sequence; run it once."""
 
     def __init__(self, name: str, limits: CompactionLimits, nonce: Nonce) -> None:
         self._name, self._limits, self._nonce = name, limits, nonce
@@ -70,7 +73,8 @@ class Compaction:
         self._incomplete: Run | None = None  # a run in which entries could not be found
 
     def run(self) -> Steps[Compacted]:
-        """Compact until nothing is left to merge or the limits are reached. Raises the error that ended it."""
+        """Compact until nothing is left to merge or the limits are reached. Raises the error that ends the
+        compaction."""
         while True:
             try:
                 runs = yield from self._choose()
@@ -100,7 +104,7 @@ class Compaction:
         return enough is not None and self._weight >= enough
 
     def _merge(self, run: Run) -> Steps[None]:
-        """Copy the run, check that the copy is exact, and list it in the run's place."""
+        """Copy the run, check that the copy is exact, and list the copy in place of the run."""
         copied = yield from self._copy(run)
         problem = content_problem(run, copied.content)
         if problem is None:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletes a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
 
-1. One compare-and-set puts a *mark* in the place of the head. This is the moment of the deletion: a change of the log
-that was under way meets another version, and every later read of the head raises NoSuchLogError. If a leader wrote the
-log, its ledgers are fenced first, so that no append is confirmed once the log is gone.
+1. One compare-and-set replaces the head by a *mark*. At this moment the log is deleted: a change that was under way
+   meets another version, and every later read of the head raises NoSuchLogError. If a leader writes the log, its
+   ledgers are fenced before, so that no append is confirmed after the deletion.
 2. A record of the deletion is created. Its age is the age of the deletion.
-3. The mark is removed, with pages, transactions and unlinked records. The name can be used again.
+3. The mark is removed, with the log's pages, transactions and unlinked records. The name can then be used again.
 4. When the record is as old as the delay, every ledger that was made for the log is deleted, and then the record.
 
-A crash leaves a mark, or a record. A second deletion, the creation of a log of this name, a vacuum and upkeep continue
-at step 2 or 4. Each step may be taken twice, and by several processes at a time. No step is ever undone.
+A crash leaves a mark or a record. A second deletion, the creation of a log of this name, a vacuum and upkeep continue
+at step 2 or 4. A step may be repeated, and several processes may take it at the same time. No step is ever undone.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from bk_core.model import LedgerId
 
 @dataclass(frozen=True)
 class Mark(Intent[LogHead]):
-    """Puts the mark in the place of the head of the log ``log_uuid``; with ``takeover`` it fences the log's leader
-    first. The result is the mark."""
+    """Replaces the head of the log ``log_uuid`` by the mark. With ``takeover`` it first fences the log's leader. The
+    result is the mark."""
 
     log_uuid: str
     takeover: bool = False
@@ -48,8 +48,8 @@ class Mark(Intent[LogHead]):
         return head if head.is_deleted else None
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Return the mark, once no leader can append. A ledger of the leader that does not exist cannot be written
-        either."""
+        """Return the change to the mark once no leader can append. A leader's ledger that does not exist takes no
+        entries either, so it needs no fence."""
         if head.open_extents:
             if not self.takeover:
                 raise LogHasLeaderError(
@@ -64,19 +64,19 @@ class Mark(Intent[LogHead]):
         return Change(mark_of(head))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Return True: a mark is never replaced, so a log that went on was not marked."""
+        """Return True, because a mark is never replaced. A log that has changed without it was not marked."""
         return True
 
 
 class DeleteLog:
-    """Deletes the log ``name`` of this uuid. :meth:`run` is the sequence; run it once."""
+    """Deletes the log ``name`` that has this uuid. :meth:`run` is the sequence; run it once."""
 
     def __init__(self, name: str, log_uuid: str, *, takeover: bool = False) -> None:
         self.name, self.log_uuid, self._takeover = name, log_uuid, takeover
 
     def run(self) -> Steps[DeletedLog]:
-        """Return the deleted log, even if another client deleted it. Raises the error that ended it; ``outcome`` says
-        whether the log may have been deleted, or may still be."""
+        """Delete the log and return it, even if another client deleted it before. Raises the error that ends the
+        deletion. Its ``outcome`` says whether the log may have been deleted, or may still be deleted."""
         change = HeadChange({self.name: Mark(self.log_uuid, self._takeover)})
         refused: BookKeeperError | None = None
         try:
@@ -96,7 +96,7 @@ class DeleteLog:
 
 
 def finish(log_uuid: str) -> Steps[DeletedLog]:
-    """Take steps 2 and 3 for a log that is marked. Raises NoSuchLogError if there is neither its mark nor its
+    """Take steps 2 and 3 of the deletion of a marked log. Raises NoSuchLogError if there is neither its mark nor its
     record."""
     deleted: DeletedLog = yield ask.RecordDeleted(log_uuid)
     yield ask.RemoveMark(log_uuid)
@@ -105,25 +105,27 @@ def finish(log_uuid: str) -> Steps[DeletedLog]:
 
 @dataclass(frozen=True, slots=True)
 class VacuumedDeleted:
-    """The ledgers of a deleted log that were deleted, and those that could not be deleted, which the next vacuum
-    tries."""
+    """The result of step 4 for a deleted log. ``ledgers`` were deleted. ``remaining`` could not be deleted; the next
+    vacuum tries them again."""
 
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
 
 
 class VacuumDeleted:
-    """Takes step 4 for one deleted log. ``among``: deletes no other ledgers than these. ``forget``: also deletes the
-    record, if no ledger is left. Without it a later vacuum checks again, for ledgers of a job that has not noticed the
-    deletion."""
+    """Takes step 4 for one deleted log. :meth:`run` is the sequence; run it once.
+
+    With ``among`` it deletes only ledgers of this list. With ``forget`` it also deletes the record of the deletion, if
+    no ledger is left. Without ``forget`` a later vacuum checks again, because a job that has not noticed the deletion
+    may make more ledgers.
+    """
 
     def __init__(self, log_uuid: str, *, forget: bool, among: tuple[LedgerId, ...] | None = None) -> None:
         self.log_uuid, self._forget, self._among = log_uuid, forget, among
 
     def run(self) -> Steps[VacuumedDeleted]:
-        """Delete the ledgers and return which ones are gone. No publish can list a ledger of this log any more, so none
-        has to be condemned first. Raises the error that ended it; deleted ledgers stay deleted, and the next vacuum
-        goes on."""
+        """Delete the ledgers. They need not be condemned before, because no publish can list a ledger of a deleted log.
+        Raises the error that ends it; the next vacuum then deletes the rest."""
         ledgers = yield ask.ListOrphans(self.log_uuid, ask.ANY_AGE_MS, self._among)
         gone = (yield ask.DeleteLedgers(ledgers, self.log_uuid)) if ledgers else ()
         remaining = tuple(each for each in ledgers if each not in gone)

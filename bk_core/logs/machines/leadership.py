@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leadership of a named log: take it over by fencing, roll its ledgers, give it up. Pure.
+"""Leads a named log: takes it over by fencing, rolls its ledgers, gives it up. Pure.
 
 Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); N2; MUST15.
 
-Taking over: READ the head → RECOVER every open extent and at least the last two ledgers, which fences their writers →
-SEAL the open extents in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is appended before
-that compare-and-set. If a compare-and-set meets another version, the leader asks ``still_leader`` and begins again at
-the first step. Rolling: CREATE → LIST, while appends go on to the current ledger → switch appends to the new ledger →
-close the previous ledger → SEAL it.
+A takeover has these steps: READ the head → RECOVER every open extent and at least the last two ledgers, which fences
+their writers → SEAL the open extents in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is
+appended before that compare-and-set. If a compare-and-set meets another version, the leader calls ``still_leader`` and
+begins again at the first step. A roll has these steps: CREATE → LIST, while appends still go to the current ledger →
+switch appends to the new ledger → close the previous ledger → SEAL it.
 
-After a lost answer the leader reads the head again. Either the new ledger is listed, or the version is unchanged and
-the write is tried again, or another client was faster. The leader deletes a new ledger only if every compare-and-set
-that named it was certainly refused; otherwise vacuum finds it (N4, N6).
+After a lost answer the leader reads the head again. Then the new ledger is listed, or the version is unchanged and the
+leader repeats the write, or another client was faster. The leader deletes a new ledger only if every compare-and-set
+that named it was certainly refused. Otherwise vacuum finds the ledger (N4, N6).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class State(enum.Enum):
     ROLL_SEALING = "roll sealing"
     CLOSING = "closing"
     CLOSE_SEALING = "close sealing"
-    ASKING = "asking"  # whether we still lead, after a failed compare-and-set
+    ASKING = "asking"  # the driver calls still_leader after a failed compare-and-set
     WAITING = "waiting"
     REREADING = "rereading"
     ENDED = "ended"
@@ -95,28 +95,28 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.ENDED: (),
     State.LOST: (),
 }
-"""The legal moves. Each step is checked against them, and docs/protocol.md shows them."""
+"""The legal moves between states. Each step is checked against them, and docs/protocol.md shows them."""
 
 
 @dataclass(slots=True, eq=False)
 class LogLeadership:
-    """One leader of one log, from taking over to the end. :meth:`step` takes one event and returns effects. An event
-    that does not fit the state is late or a duplicate, and is ignored."""
+    """The machine of one leader of one log, from the takeover to the end. :meth:`step` takes one event and returns
+    effects. An event that does not fit the state is late or a duplicate, and is ignored."""
 
     attempts_max: int = 10
     state: State = field(default=State.NEW, init=False)
     _attempt: int = field(default=0, init=False)  # failed compare-and-sets since the last success
-    _head: Versioned[LogHead] | None = field(default=None, init=False)  # the next change is compared with it
+    _head: Versioned[LogHead] | None = field(default=None, init=False)  # the next change is compared with this
     _to_recover: tuple[LedgerId, ...] = field(default=(), init=False)
     _ends: tuple[tuple[LedgerId, LedgerEnd], ...] = field(default=(), init=False)  # of open extents that were recovered
-    _creating: bool = field(default=False, init=False)  # a CreateLedger has not been answered
-    _spare: Extent | None = field(default=None, init=False)  # created, and not known to be listed
-    _listing: bool = field(default=False, init=False)  # a write that lists the spare has not been answered
+    _creating: bool = field(default=False, init=False)  # whether a CreateLedger waits for its answer
+    _spare: Extent | None = field(default=None, init=False)  # a created ledger that is not known to be listed
+    _listing: bool = field(default=False, init=False)  # whether a write that lists the spare waits for its answer
     _spare_uncertain: bool = field(default=False, init=False)  # the answer to a write that lists the spare was lost
     _current: LedgerId | None = field(default=None, init=False)  # takes the appends; None before the first Serve
     _previous: LedgerId | None = field(default=None, init=False)  # took the appends before a roll, until it is sealed
     _closed: tuple[LedgerId, LedgerEnd] | None = field(default=None, init=False)  # our closed ledger, to be sealed
-    _resume: State = field(default=State.READING, init=False)  # the state to go on with after REREADING
+    _resume: State = field(default=State.READING, init=False)  # the state to continue with after REREADING
     _give_up_wanted: bool = field(default=False, init=False)
 
     def step(self, event: ev.LeadershipEvent) -> Effects:
@@ -198,7 +198,7 @@ class LogLeadership:
         return self._resume_taking_over(event, previous)
 
     def _begin(self, event: ev.HeadRead) -> Effects:
-        """Recover every ledger that another leader may be writing, now that the head was read."""
+        """Recover every ledger that another leader may be writing. The head was read just before."""
         opened = tuple(extent.ledger_id for extent in event.head.value.open_extents)
         self._ends = ()
         self._to_recover = opened + tuple(ledger for ledger in event.last_ledgers if ledger not in opened)
@@ -213,7 +213,7 @@ class LogLeadership:
                 return self._serve(head)
             if previous is not None and head.version == previous.version:
                 return self._list(State.LISTING, head)
-            # Another leader may have sealed our empty ledger after it was listed: do not use it, and do not delete it.
+            # Another leader may have sealed our empty ledger after it was listed, so it is neither used nor deleted.
             self._spare, self._spare_uncertain = None, False
         return self._begin(event)
 
@@ -230,7 +230,7 @@ class LogLeadership:
             return []
         assert self._head is not None
         if ledger_id in _opened(self._head):
-            # Its end is lost, and with it the offset of every later entry.
+            # The end of this ledger is lost, and with it the offset of every later entry.
             return self._fail(
                 NoSuchLedgerError(
                     "a ledger that the log's last leader wrote does not exist",
@@ -238,7 +238,7 @@ class LogLeadership:
                     remedy="it was deleted outside the log: restore its metadata",
                 )
             )
-        return self._recovered_one(ledger_id)  # sealed, so no leader writes to it; reads will report the loss
+        return self._recovered_one(ledger_id)  # it is sealed, so no leader writes to it; reads will report the loss
 
     def _recovered_one(self, ledger_id: LedgerId) -> Effects:
         self._to_recover = tuple(ledger for ledger in self._to_recover if ledger != ledger_id)
@@ -350,8 +350,8 @@ class LogLeadership:
             return self._listed_roll()
         if opened != (self._current,):
             return self._lose("another leader took the log over")
-        # Only our ledger is open, so the new one was not listed. If the version changed, a lost write cannot be applied
-        # any more; if not, the same write is tried again with the same version.
+        # Only our ledger is open, so the new ledger was not listed. If the version has changed, the lost write can
+        # never be applied; otherwise the same write is repeated with the same version.
         self._spare_uncertain = self._spare_uncertain and previous is not None and head.version == previous.version
         return self._list(State.ROLL_LISTING, head)
 
@@ -362,14 +362,14 @@ class LogLeadership:
             return self._to(self._resume, ev.SealExtents(head, (self._closed,)))
         if self._resume is State.ROLL_SEALING and opened != (self._current,):
             return self._lose("another leader took the log over")
-        return self._sealed()  # sealed by us or by another leader: a closed ledger has only one end
+        return self._sealed()  # we or another leader sealed it; the result is the same, as a closed ledger has one end
 
     # --- trouble ---
 
     def _settle(self, *, ask: bool) -> Effects:
-        """Pause and then read the head again, because a compare-and-set met another version (``ask``) or got no
+        """Pause and then read the head again, after a compare-and-set that met another version (``ask``) or got no
         answer."""
-        # Without an answer the spare may be listed; a later refusal does not change that.
+        # After a lost answer the spare may be listed; a later refusal does not change that.
         self._spare_uncertain, self._listing = self._spare_uncertain or (self._listing and not ask), False
         match self.state:
             case State.SEALING | State.LISTING:
@@ -397,18 +397,18 @@ class LogLeadership:
         return self._to(State.WAITING, ev.Wait(self._attempt))
 
     def _on_request_failed(self, error: BookKeeperError) -> Effects:
-        self._creating = False  # the only request that may outlive its state
+        self._creating = False  # CreateLedger is the only request that may outlive its state
         match self.state:
             case State.READING | State.RECOVERING | State.CREATING:
                 return self._fail(error)
             case State.ROLL_CREATING:
-                return self._serving(ev.FinishRoll(error))  # the current ledger goes on
+                return self._serving(ev.FinishRoll(error))  # appends continue to go to the current ledger
             case State.REREADING:
                 if isinstance(error, NoSuchLogError):
                     return self._lose("the log was deleted", error)
                 return self._pause(ask=False)
             case State.SEALING | State.LISTING | State.ROLL_LISTING | State.ROLL_SEALING | State.CLOSE_SEALING:
-                self._spare_uncertain = True  # the version was not the reason: leave the ledger to vacuum
+                self._spare_uncertain = True  # the write may have been applied: leave the ledger to vacuum
                 return self._lose(error.what, error) if self._current is not None else self._fail(error)
         return []
 

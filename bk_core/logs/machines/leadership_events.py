@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The events and effects of :class:`bk_core.logs.machines.leadership.LogLeadership`. Pure.
 
-An effect that is a request names its possible answers after an arrow; exactly one of these events answers it.
+The docstring of an effect that is a request names the possible answers after an arrow. Exactly one of these events
+answers the request.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from bk_core.model import LedgerId, Versioned
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Become the log's leader; the first command."""
+    """Become the log's leader. This is the first command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Go on in a new ledger. Ignored unless SERVING, so there is one roll at a time."""
+    """Switch to a new ledger. The command is ignored unless the state is SERVING, so there is one roll at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Close and seal the ledger and end; a roll under way is finished first."""
+    """Close and seal the current ledger, and end. A roll under way is finished before."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadRead:
-    """The head in the store. ``last_ledgers`` are the last two ledgers of the log, whether in the head or in pages."""
+    """The head was read. ``last_ledgers`` are the last two ledgers of the log, whether in the head or in pages."""
 
     head: Versioned[LogHead]
     last_ledgers: tuple[LedgerId, ...] = ()
@@ -42,14 +43,14 @@ class HeadRead:
 
 @dataclass(frozen=True, slots=True)
 class HeadWritten:
-    """The compare-and-set was applied; ``head`` is the new head."""
+    """The compare-and-set was applied. ``head`` is the new head."""
 
     head: Versioned[LogHead]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadConflicted:
-    """The compare-and-set met another version: it was certainly not applied."""
+    """The compare-and-set met another version, so it was certainly not applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class LedgerCreated:
 
 @dataclass(frozen=True, slots=True)
 class LedgerClosed:
-    """A ledger of this leader is closed with everything that was appended to it."""
+    """A ledger of this leader is closed, with every entry that was appended to it."""
 
     ledger_id: LedgerId
     end: LedgerEnd
@@ -104,7 +105,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswered:
-    """The answer of ``still_leader``: whether this process still leads."""
+    """``still_leader`` returned whether this process still leads."""
 
     still_leader: bool
 
@@ -154,7 +155,7 @@ class CreateLedger:
 
 @dataclass(frozen=True, slots=True)
 class AskLeader:
-    """Ask ``still_leader`` whether this process still leads. → LeaderAnswered"""
+    """Call ``still_leader``, which returns whether this process still leads. → LeaderAnswered"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """This process leads: appends go to this ledger, whose entry 0 has log offset ``base_offset``."""
+    """Let appends go to this ledger, whose entry 0 has log offset ``base_offset``. This process leads from now on."""
 
     ledger_id: LedgerId
     base_offset: int
@@ -174,8 +175,8 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class SwitchLedger:
-    """The new ledger is listed: appends go to ``ledger_id`` once everything in ``previous_id`` is confirmed. Then close
-    ``previous_id``. → LedgerClosed, WriterFailed"""
+    """Let appends go to the new ledger ``ledger_id`` once every entry of ``previous_id`` is confirmed. Then close
+    ``previous_id``. The new ledger is listed. → LedgerClosed, WriterFailed"""
 
     previous_id: LedgerId
     ledger_id: LedgerId
@@ -190,27 +191,27 @@ class CloseLedger:
 
 @dataclass(frozen=True, slots=True)
 class DeleteLedger:
-    """Delete a ledger that was certainly never listed. Best effort; no answer."""
+    """Delete a ledger that was certainly never listed. There is no answer, and a failure is ignored."""
 
     ledger_id: LedgerId
 
 
 @dataclass(frozen=True, slots=True)
 class FinishRoll:
-    """The roll is over. If it failed, ``error`` says why, and appends go on to the current ledger."""
+    """End the roll. If it failed, ``error`` says why, and appends continue to go to the current ledger."""
 
     error: BookKeeperError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FinishLeadership:
-    """Leadership was given up: the ledger is closed and sealed. No effect follows."""
+    """End the leadership, which was given up. The ledger is closed and sealed, and no effect follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoseLeadership:
-    """Leadership is lost. Reject new appends, and fail all unconfirmed ones with ``error``. The machine returns no
-    effects after this one."""
+    """End the leadership, which is lost. Refuse new appends, and fail all unconfirmed appends with ``error``. No effect
+    follows."""
 
     error: BookKeeperError
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes closed ledgers: all or none, once for each publish id; appending or overwriting; into one log or into many
-in one step. Pure (N2 to N7, K10).
+"""Publishes closed ledgers, all or none, once for each publish id. A publish appends to a log or overwrites it, and may
+go into several logs in one step. Pure (N2 to N7, K10).
 
 A job owns its ledgers until a compare-and-set names them. From then on the log may own them, whatever the answer was,
-and only vacuum may delete them; not even a retry that finds them already published may.
+and only vacuum may delete them. Even a retry that finds them already published must not delete them.
 
-A transaction publishes each version of an application or streaming query once (N5). Its record changes in one multi
-with the head, so a version is in both or in neither.
+A transaction publishes each version of an application or streaming query once (N5). Its record changes in the same
+multi as the head, so a version is in both or in neither.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from bk_core.logs.model.paging import Change, Nonce, last_ledgers, tightened
 from bk_core.model import LedgerId
 
 LOGS_MAX = 100
-"""Limits the logs that one step can write (K10)."""
+"""The maximum number of logs in one publish (K10). Their heads fit into one multi."""
 FORGOTTEN_OFFSET = -1
-"""The base offset of a publish that the log itself does not remember, but only its transaction record or another log of
-the same step."""
+"""The base offset that is returned for a publish that the log's head has forgotten. Only its transaction record, or
+another log of the same publish, remembers it."""
 
 
 VERSIONS_MAX = 128
-"""Limits the versions that a record remembers."""
+"""The maximum number of versions in a transaction record; older versions are forgotten."""
 VERSION_MAX = 2**63 - 1
 PLAN_BYTES = 8
 APP_ID_BYTES_MAX = 1024
-"""Limits the name of an application in UTF-8 bytes. Any usual name fits, and a record still fits into one step with 100
-heads."""
+"""The maximum length of the name of an application, in UTF-8 bytes. Any usual name fits, and a record still fits into
+one multi with 100 heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A publish that happens once: ``version`` of ``app_id`` is a ``txnVersion`` of a ``txnAppId``, or a batch id of a
-    query id.
+    """The name of a publish that happens once. It is a ``txnAppId`` with a ``txnVersion``, or a query id with a batch
+    id.
 
-    ``plan`` is PLAN_BYTES of a digest of its input, or empty if the input is not known. The number of rows is not
-    enough to tell inputs apart: a batch that is planned again from an older checkpoint, over several logs and with a
-    limit, may have equally many but different rows.
+    ``plan`` is PLAN_BYTES of a digest of the publish's input, or empty if the input is unknown. The number of rows is
+    not enough to distinguish inputs: a batch that is planned again from an older checkpoint, over several logs and with
+    a limit, may have as many rows, but different ones.
     """
 
     app_id: str
@@ -87,15 +87,15 @@ class PublishOptions:
     takeover: bool = False
     """Fence the log's leader instead of raising LogHasLeaderError."""
     overwrite: bool = False
-    """Unlink everything that was listed before, in the same step (N7)."""
+    """Unlink all extents that the log has, in the same step (N7)."""
     transaction: Transaction | None = None
     """Publish this version once, and remember it (N5)."""
     schema: bytes | None = None
-    """The schema of the entries, in canonical bytes: added to the log unless the log has an equal one (K8)."""
+    """The schema of the entries, in canonical bytes. It is added to the log unless the log has an equal schema (K8)."""
     merge_schema: bool = False
-    """Allow the schema to add columns to the log's."""
+    """Allow the schema to have columns that the log's newest schema lacks."""
     type_name: schemas.TypeName | None = None
-    """The function that names a column's type in errors; None: Arrow's names."""
+    """The function that names a column's type in errors. None gives Arrow's names."""
 
 
 APPEND = PublishOptions()
@@ -103,11 +103,11 @@ APPEND = PublishOptions()
 
 
 def replayed(record: LogTransactions | None, wanted: Transaction, rows: int) -> TransactionVersion | None:
-    """Return the version if it was published before, None if it is new.
+    """Return the recorded version if it was published before, or None if it is new.
 
-    Raises TransactionReplayDiffersError if it was published with another number of rows or from other input, and
-    TransactionVersionRegressedError if it is not remembered and lower than the last version published. In both cases
-    nothing may be published.
+    Raises TransactionReplayDiffersError if it was published with another number of rows or from other input. Raises
+    TransactionVersionRegressedError if it is not recorded and is lower than the last version published. After each of
+    these errors nothing may be published.
     """
     found = _find(record, wanted)
     if found is not None and found.rows != rows:
@@ -147,7 +147,7 @@ def _find(record: LogTransactions | None, wanted: Transaction) -> TransactionVer
 def recorded(
     record: LogTransactions | None, wanted: Transaction, publish_id: PublishId, rows: int, now_ms: int
 ) -> LogTransactions:
-    """Return the record with this version added; only the last 128 are kept."""
+    """Return the record with this version added. Only the last 128 versions are kept."""
     added = TransactionVersion(
         version=wanted.version, publish_id=publish_id.digest, rows=rows, time_ms=now_ms, plan=wanted.plan
     )
@@ -158,7 +158,8 @@ def recorded(
 
 @dataclass(frozen=True)
 class Publish(Intent[Published]):
-    """Lists ``extents`` in order, as ``options`` say. ``now_ms`` is the time of the publish."""
+    """Lists ``extents`` in order, by the rules of ``options``. ``now_ms`` is the time of the publish. The result
+    describes the publish."""
 
     extents: tuple[NewExtent, ...]
     publish_id: PublishId
@@ -173,16 +174,16 @@ class Publish(Intent[Published]):
 
     @property
     def rows(self) -> int:
-        """The number of rows. Unlike the number of entries, it is the same whenever the same input is written, because
-        a codec may put a varying number of rows into an entry."""
+        """The number of rows. It is the same whenever the same input is written. The number of entries may differ,
+        because a codec may put a varying number of rows into an entry."""
         return sum(extent.rows for extent in self.extents)
 
     @property
-    def app_id(self) -> str | None:  # type: ignore[override]  # an attribute there, derived here
+    def app_id(self) -> str | None:  # type: ignore[override]  # an attribute of Intent, derived here
         return self.transaction.app_id if self.transaction else None
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """Return the publish of this id, if the log or the transaction record remembers it."""
+        """Return the publish with this id, if the log or the transaction record remembers it."""
         found = commit.already_published(head, self.publish_id, self.rows)
         if self.transaction is None:
             return found
@@ -194,7 +195,8 @@ class Publish(Intent[Published]):
         return found
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Seal the open extents if takeover is wanted, have every ledger checked, then publish."""
+        """Return the change that publishes the extents. With ``takeover`` first have the leader's ledgers recovered,
+        and seal the open extents. Have every ledger checked."""
         if head.open_extents and self.options.takeover:
             ledgers = to_fence(head, facts)
             if not facts.missing.union(facts.ends) >= set(ledgers):
@@ -211,7 +213,8 @@ class Publish(Intent[Published]):
         return replace(change, transactions=transactions)
 
     def _put(self, head: LogHead, facts: Facts) -> Change:
-        """Return the head with the extents and their schema. A job without rows registers its schema too."""
+        """Return the change to the head with the extents and their schema. A job without rows registers its schema,
+        too."""
         extents, page = self.extents, None
         wanted = self.options
         if wanted.schema is not None:
@@ -224,8 +227,8 @@ class Publish(Intent[Published]):
         return change if page is None else replace(change, new_pages=(page, *change.new_pages))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Return True if this publish, had it been applied, would still be remembered: the head keeps the last
-        PUBLISHED_MAX publishes, the transaction record the last 128 versions."""
+        """Return whether the head or the transaction record would still remember this publish if it had been applied.
+        The head keeps the last PUBLISHED_MAX publishes, and the transaction record the last 128 versions."""
         if self.transaction is not None and facts.transactions is not None:
             versions = facts.transactions.value.versions
             if all(each.version < self.transaction.version for each in versions):
@@ -233,7 +236,7 @@ class Publish(Intent[Published]):
         return moved < PUBLISHED_MAX
 
     def forgotten(self) -> Published:
-        """Return the publish without its base offset, which only this log knew."""
+        """Return the publish without its base offset, which this log has forgotten."""
         return _forgotten(self.publish_id.digest, self.rows, self.now_ms)
 
     def tightened(self, change: Change, facts: Facts) -> Change:
@@ -242,13 +245,15 @@ class Publish(Intent[Published]):
 
 @dataclass(frozen=True)
 class PublishAmong(Publish):
-    """One log's part of a publish into several logs (:func:`publish_among`). Its ``publish_id`` names all logs and
-    their rows. So if one head remembers it, all logs got it, even those that have forgotten it; and if one head went on
-    without it, no log will ever get it."""
+    """One log's part of a publish into several logs (:func:`publish_among`).
+
+    Its ``publish_id`` names all logs and their numbers of rows. So if one head remembers the publish, all logs got it,
+    even those that have forgotten it. If one head has changed without it, no log will ever get it.
+    """
 
     def settled(self, head: LogHead, facts: Facts) -> Published | None:
-        """Do the same as :meth:`Publish.settled`, and raise TransactionReplayDiffersError if the version went to other
-        logs."""
+        """Do the same as :meth:`Publish.settled`, but raise TransactionReplayDiffersError if the version was published
+        to other logs."""
         found = super().settled(head, facts)
         if found is not None and found.publish_id != self.publish_id.digest:
             assert self.transaction is not None
@@ -268,8 +273,8 @@ def publish_among(
     nonce: Nonce,
     options: PublishOptions = APPEND,
 ) -> dict[str, PublishAmong]:
-    """Return the intent of each log when these ledgers, by log, are published in one step. Raises InvalidArgumentError
-    for no log, or more than 100."""
+    """Return the intents, by log, that publish these ledgers in one step. Raises InvalidArgumentError for no log, or
+    for more than 100 logs."""
     if not 1 <= len(ledgers) <= LOGS_MAX:
         raise InvalidArgumentError(
             f"a write goes to at most {LOGS_MAX} logs, because they are published in one step",
@@ -281,15 +286,14 @@ def publish_among(
 
 
 def fan_out_id(publish_id: PublishId, rows: Mapping[str, int]) -> PublishId:
-    """Return the id of a publish that puts these numbers of rows into these logs; other logs or numbers give another
-    id."""
+    """Return the id of a publish of these numbers of rows to these logs. Other logs or numbers give another id."""
     parts = "".join(f"{log}\n{count}\n" for log, count in sorted(rows.items()))
     return PublishId(f"{publish_id.text}/logs/{hashlib.sha256(parts.encode()).hexdigest()}")
 
 
 def to_fence(head: LogHead, facts: Facts) -> tuple[LedgerId, ...]:
-    """Return the ledgers to fence: every open extent, and at least the last two ledgers (N2, MUST 15). Raises
-    PagesNeeded, and NoSuchLedgerError for an open ledger that does not exist, because its end is lost."""
+    """Return the ledgers to fence, which are those of the open extents and at least the last two ledgers (N2, MUST 15).
+    Raises PagesNeeded, and NoSuchLedgerError for an open ledger that does not exist, because its end is lost."""
     opened = [extent.ledger_id for extent in head.open_extents]
     if lost := facts.missing.intersection(opened):
         raise NoSuchLedgerError(

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log's upkeep: the intents of retention, trim and compact, which only unlink, and vacuum, which deletes what is not
-listed. Pure (N6, N7).
+"""Upkeep of a log. Pure (N6, N7). Trim and compact only unlink ledgers; vacuum deletes ledgers and pages that the log
+does not list.
 
 Vacuum deletes ledgers in two phases. First a compare-and-set condemns the ledgers that the log does not list and that
 no recent unlinked record names; from then on no publish can list them. Then they are deleted, and the head forgets the
-ledgers that are certainly gone. Whether a ledger is listed is decided on the head with which the condemnation is
-compared, so no listed ledger is ever deleted. Unlinked records are deleted before pages, so that no record names a page
-that is gone.
+ledgers that are certainly gone. The head with which the condemnation is compared decides whether a ledger is listed, so
+no listed ledger is ever deleted. Unlinked records are deleted before pages, so that no record names a deleted page.
 
-A crash may end vacuum at any point: the next vacuum deletes the ledgers that stay condemned, and the pages and records
-that are left.
+A crash may end vacuum at any point. The next vacuum deletes the ledgers that are still condemned, and the pages and
+records that are left.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ RETENTION_MAX = 2**62
 
 @dataclass(frozen=True)
 class SetRetention(Intent[LogHead]):
-    """Sets the retention: trims keep entries that are not older than ``retention_ms``, and the newest
-    ``retention_bytes``. 0 keeps everything; None leaves the value as it is. The result is the head. Raises
+    """Sets the retention of a log. Trims keep entries that are not older than ``retention_ms``, and the newest
+    ``retention_bytes``. 0 keeps everything, and None leaves the value as it is. The result is the head. Raises
     InvalidArgumentError for a negative number."""
 
     retention_ms: int | None
@@ -75,7 +74,7 @@ class Trim(Intent[int]):
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> int | None:
-        """Return the start offset, if a trim would not move it."""
+        """Return the log's start offset if a trim would not move it, else None."""
         start = head.start_offset
         return start if commit.trimmed_start(head, self.before_offset) == start else None
 
@@ -83,8 +82,8 @@ class Trim(Intent[int]):
         return commit.trim(head, self.before_offset, nonce=self.nonce, pages=facts.pages)
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Return whether the start is lower than the trim would have made it: the start never goes back, so the trim
-        was not applied. (``settled`` may have become false since, because more is sealed now.)"""
+        """Return whether the start is lower than the trim would have made it. The start never goes back, so the trim
+        was then not applied. (``settled`` may be false although the trim was applied, because more is sealed now.)"""
         return head.start_offset < made.start_offset
 
 
@@ -107,15 +106,16 @@ class Compact(Intent[Extent]):
         return change if facts.is_checked else ask.CheckLedgers(head, (self.new,))
 
     def rules_out(self, made: LogHead, moved: int, head: LogHead, facts: Facts) -> bool:
-        """Return whether the run is still listed: a replaced run never comes back, so the write was not applied."""
+        """Return whether the run is still listed. A replaced run never comes back, so the write was then not
+        applied."""
         return commit.has_run(head, self.run, facts.pages)
 
 
 @dataclass(frozen=True)
 class Condemn(Intent[tuple[LedgerId, ...]]):
-    """Condemns as many of ``candidates`` as the head has room for, but no ledger that is listed, or was unlinked at
-    ``before_ms`` or later. The result is every condemned ledger that is not listed, including those that an interrupted
-    vacuum left."""
+    """Condemns ``candidates``, as many as the head can hold (CONDEMNED_MAX). It condemns no ledger that is listed, or
+    that was unlinked at ``before_ms`` or later. The result is every condemned ledger that is not listed, including
+    those that an interrupted vacuum left."""
 
     candidates: tuple[LedgerId, ...]
     before_ms: int
@@ -123,8 +123,8 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
     nonce: Nonce
 
     def settled(self, head: LogHead, facts: Facts) -> tuple[LedgerId, ...] | None:
-        """Return the condemned ledgers, if none is to be added. Raises LogRecreatedError for the head of another
-        log."""
+        """Return the condemned ledgers if no more ledgers have to be condemned, else None. Raises LogRecreatedError for
+        the head of another log."""
         if head.uuid != self.log_uuid:
             raise LogRecreatedError("the log was deleted and made again", remedy="vacuum the new one")
         if self.candidates and facts.unlinked is None:
@@ -135,8 +135,8 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
         return tuple(ledger for ledger in head.condemned if ledger not in listed)
 
     def decide(self, head: LogHead, facts: Facts) -> Change | Ask:
-        """Condemn. The unlinked records were read after the head: a change that unlinked something in between gave the
-        head another version, so this compare-and-set fails."""
+        """Return the change that condemns the ledgers. The unlinked records are read after the head. A change that
+        unlinks something in between gives the head another version, so that this compare-and-set fails."""
         if facts.unlinked is None:
             return ask.ReadUnlinked()
         return commit.condemn(head, self._to_add(head, facts), nonce=self.nonce, pages=facts.pages)
@@ -151,7 +151,7 @@ class Condemn(Intent[tuple[LedgerId, ...]]):
 
 @dataclass(frozen=True)
 class Absolve(Intent[LogHead]):
-    """Removes ledgers that no longer exist from the condemned ledgers."""
+    """Removes ledgers that were deleted from the condemned ledgers. The result is the head."""
 
     ledgers: tuple[LedgerId, ...]
     nonce: Nonce
@@ -171,7 +171,8 @@ def young(facts: Facts, before_ms: int) -> list[UnlinkedRecord]:
 
 @dataclass(frozen=True, slots=True)
 class Unneeded:
-    """Unlinked ``records`` that are old enough to delete, and ``pages`` that no head and no other record names."""
+    """The objects that a vacuum deletes besides ledgers: unlinked ``records`` that are old enough, and ``pages`` that
+    no head and no other record names."""
 
     records: tuple[str, ...]
     pages: tuple[str, ...]
@@ -180,9 +181,12 @@ class Unneeded:
 @dataclass(frozen=True)
 class FencePages(Intent[Unneeded]):
     """Finds the pages among ``names`` that neither the head nor an unlinked record made at ``before_ms`` or later
-    reaches. It writes the unchanged head as a new version. So every change that was under way fails its compare-and-set
-    and cannot make the head name one of these pages. ``names`` were listed before the head was read, so a later change
-    makes pages with other names."""
+    reaches.
+
+    It writes the unchanged head as a new version. So every change that was under way fails its compare-and-set, and
+    cannot make the head name one of these pages. ``names`` were listed before the head was read, so a later change
+    makes pages with other names.
+    """
 
     names: tuple[str, ...]
     before_ms: int
@@ -201,18 +205,18 @@ class FencePages(Intent[Unneeded]):
 
 
 TXNS_AT_ONCE = 100
-"""The number of transaction records that are read, and deleted, at a time."""
+"""The number of transaction records that are read, and deleted, in one request."""
 TXNS_LOOKS_MAX = 5
-"""Limits the attempts to delete a group of transaction records. If the log changes too fast, the next vacuum deletes
-them."""
+"""The maximum number of attempts to delete a group of transaction records. If the log changes too fast, the next vacuum
+deletes them."""
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """The result of a vacuum. ``remaining`` are condemned ledgers that could not be deleted; the next vacuum tries them
-    again."""
+    """The result of a vacuum: the deleted ledgers, pages and transaction records. ``remaining`` are condemned ledgers
+    that could not be deleted; the next vacuum tries them again."""
 
     ledgers: tuple[LedgerId, ...] = ()
     remaining: tuple[LedgerId, ...] = ()
@@ -226,10 +230,13 @@ class Vacuumed:
 
 
 class Vacuum:
-    """One vacuum of the log ``name``. It deletes ledgers and pages that were made before ``before_ms`` and not unlinked
-    since, by the store's clock, and transaction records last used before ``txns_before_ms``, by their writers' clocks
-    (0: none). ``among``: it deletes no other ledgers than these and those that an interrupted vacuum left. :meth:`run`
-    is the sequence; run it once."""
+    """One vacuum of the log ``name``. :meth:`run` is the sequence; run it once.
+
+    It deletes ledgers and pages that the log does not list and that were made before ``before_ms`` and not unlinked
+    since, by the store's clock. It deletes transaction records that were last used before ``txns_before_ms``, by their
+    writers' clocks, or none if that is 0. With ``among`` it deletes only ledgers of this list, and those that an
+    interrupted vacuum left.
+    """
 
     def __init__(
         self,
@@ -248,8 +255,8 @@ class Vacuum:
         self._is_begun = False  # a request that changes the store was made
 
     def run(self) -> Steps[Vacuumed]:
-        """Vacuum, and return what was deleted. Raises the error that ended it; ``outcome`` says whether anything may
-        have been deleted."""
+        """Vacuum the log, and return what was deleted. Raises the error that ends the vacuum. Its ``outcome`` says
+        whether anything may have been deleted."""
         try:
             yield from self._delete_ledgers()
             yield from self._delete_pages()
@@ -261,7 +268,7 @@ class Vacuum:
         return self._done
 
     def _delete_ledgers(self) -> Steps[None]:
-        """Condemn and delete ledgers in rounds, each of as many as the head has room for."""
+        """Condemn and delete ledgers in rounds of at most CONDEMNED_MAX ledgers, the most that a head can hold."""
         candidates = yield ask.ListOrphans(self.log_uuid, self.before_ms, self._among)
         while condemned := (yield from self._change(self._condemn(candidates))):
             self._is_begun = True
@@ -289,14 +296,15 @@ class Vacuum:
             self._done = replace(self._done, pages=unneeded.pages)
 
     def _delete_transactions(self) -> Steps[None]:
-        """Delete transaction records that have long been unused (N5), a few at a time."""
+        """Delete transaction records that were not used since ``txns_before_ms`` (N5), TXNS_AT_ONCE at a time."""
         keys = yield ask.ListTransactions()
         for first in range(0, len(keys), TXNS_AT_ONCE):
             yield from self._delete_unused(keys[first : first + TXNS_AT_ONCE])
 
     def _delete_unused(self, keys: tuple[str, ...]) -> Steps[None]:
-        """Delete by compare-and-set with the head, so that a record which is used meanwhile stays."""
-        asked: dict[str, str] = {}  # key → application, of records that may be deleted already
+        """Delete the unused records of these keys, by compare-and-set with the head, so that a record that is used
+        meanwhile is kept."""
+        asked: dict[str, str] = {}  # key → application of the records that an earlier attempt may have deleted
         for _ in range(TXNS_LOOKS_MAX):
             found: ask.TransactionsRead = yield ask.ReadTransactions(keys)
             if found.head.value.uuid != self.log_uuid:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a named log, their bytes, and how one head follows another. Pure."""
+"""Has the records of a named log, their bytes, and the rules by which one head follows another. Pure."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts heads, pages, transactions and unlinked records of named logs to bytes and back (docs/formats.md §4). Pure.
 
-A record is an ASCII line and a protobuf message. Fields that this version does not know survive a rewrite (M4): each
-value keeps the unknown fields of its message. A record lists each bookie id once; fragments hold indices into that
-table.
+A record is an ASCII line and a protobuf message. Fields that this version does not know survive a rewrite (M4), because
+each value keeps the unknown fields of its message. A record lists each bookie id once, in a table; fragments hold
+indices into this table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bk_core.model import BookieId, DigestType, Fragment
 
 HEAD_LINE = b"BookKeeperLogHeadVersion\t1\n"
 MARK_LINE = b"BookKeeperLogDeletedVersion\t1\n"
-"""The first line of the mark that replaces the head of a deleted log. Versions that do not know this line refuse to
+"""The first line of the mark that replaces the head of a deleted log. Versions that do not have this line refuse to
 read the rest."""
 PAGE_LINE = b"BookKeeperLogPageVersion\t1\n"
 TXNS_LINE = b"BookKeeperLogTxnsVersion\t1\n"
@@ -54,7 +54,8 @@ _Unknown = Callable[[Message], bytes]
 
 
 def encode_head(head: LogHead) -> bytes:
-    """Encode a head. Raises LogError over 8 KiB (N3), which :func:`bk_core.logs.model.paging.fit` prevents."""
+    """Encode a head. Raises LogError for a head over 8 KiB (N3). :func:`bk_core.logs.model.paging.fit` keeps heads
+    below this size."""
     data = head_bytes(head)
     if len(data) > HEAD_BYTES_MAX:
         raise LogError("the head of the log is too large", value=f"{len(data)} bytes, at most {HEAD_BYTES_MAX}")
@@ -112,7 +113,7 @@ def decode_head(data: bytes, name: str = "") -> LogHead:
 
 
 def encode_page(page: LogPage) -> bytes:
-    """Encode a page of any size; the caller keeps to PAGE_BYTES_MAX."""
+    """Encode a page of any size. The caller makes sure that it has at most PAGE_BYTES_MAX bytes."""
     problem = page.problem()
     assert problem is None, problem
     message = log_pb2.LogPage(schema=page.schema)
@@ -124,7 +125,8 @@ def encode_page(page: LogPage) -> bytes:
 
 
 def decode_page(data: bytes, name: str) -> LogPage:
-    """Decode the page ``name``. Raises MetadataCorruptError, also if the CRC in its name differs."""
+    """Decode the page ``name``. Raises MetadataCorruptError for a page that cannot be read, or whose CRC is not the CRC
+    in its name."""
     if not page_name_matches(name, data):
         raise _corrupt(f"page {name}", "its CRC32C is not the one in its name")
     message = _parse(data, PAGE_LINE, log_pb2.LogPage(), f"page {name}")
@@ -144,17 +146,17 @@ def decode_page(data: bytes, name: str) -> LogPage:
 
 
 def page_name(nonce: int, data: bytes) -> str:
-    """Return the name of the page with these bytes; ``nonce`` is a random 64-bit number."""
+    """Return the name of the page with these bytes. ``nonce`` is a random 64-bit number."""
     return f"{nonce:016x}-{crc32c(data):08x}"
 
 
 def page_name_matches(name: str, data: bytes) -> bool:
-    """Return whether the CRC in ``name`` is that of ``data``."""
+    """Return whether the CRC in ``name`` is the CRC of ``data``."""
     return name[16:] == f"-{crc32c(data):08x}"
 
 
 def encode_transactions(transactions: LogTransactions) -> bytes:
-    """Encode a transaction record. Raises LogError over 512 KiB."""
+    """Encode a transaction record. Raises LogError for a record over 512 KiB."""
     message = log_pb2.LogTransactions(app_id=transactions.app_id, last_used_ms=transactions.last_used_ms)
     for version in transactions.versions:
         _restore(message.versions.add(**_values(version, _VERSION)), version.unknown_fields)
@@ -179,7 +181,8 @@ def decode_transactions(data: bytes, key: str = "") -> LogTransactions:
 
 
 def encode_unlinked(unlinked: Unlinked) -> bytes:
-    """Encode an unlinked record. It names only parts of one head, or has at most UNLINKED_BYTES_MAX bytes."""
+    """Encode an unlinked record. It has at most UNLINKED_BYTES_MAX bytes, or names only pages and ledgers that one head
+    names."""
     message = log_pb2.LogUnlinked(names=unlinked.names, ledgers=unlinked.ledgers)
     for ref in unlinked.pages:
         _add_ref(message.pages, ref)
@@ -218,8 +221,8 @@ def _corrupt(where: str, why: str) -> MetadataCorruptError:
 
 
 def _unknown_of(root: Message) -> _Unknown:
-    """Return a function that returns a message's unknown fields. Mostly no message below ``root`` has any, which one C
-    call shows; asking each of thousands of extents would cost more than the parse."""
+    """Return a function that returns a message's unknown fields. Usually no message below ``root`` has any, which one C
+    call shows. To check each of thousands of extents would cost more than the parse."""
     known = type(root)()
     known.CopyFrom(root)
     known.DiscardUnknownFields()
@@ -259,7 +262,7 @@ def _ref(message: log_pb2.PageRef, unknown: _Unknown) -> PageRef:
 
 
 def _add_extents(field: RepeatedCompositeFieldContainer[log_pb2.Extent], extents: Sequence[Extent]) -> list[BookieId]:
-    """Fill the repeated field; return the table of bookies in order of first use."""
+    """Fill the repeated field. Return the table of bookies, in the order of their first use."""
     index_of: dict[BookieId, int] = {}
     for extent in extents:
         message = field.add(bytes=extent.size_bytes, open=extent.is_open, **_values(extent, _EXTENT))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which sealed extents of a log are copied into one ledger, and whether a copy is exact. Pure.
 
-Frequent publishes leave many small ledgers, and a reader opens each. Compaction copies neighbours into one ledger,
-entry by entry, and lists that ledger in their place; offsets stay (N7). To bound the copying, a run is copied only if
-no extent of it outweighs all the others together. So each time a byte is copied, its ledger at least doubles, and a log
-that is compacted after every publish copies each byte a logarithmic number of times.
+Frequent publishes leave many small ledgers, and a reader opens each of them. Compaction copies neighbouring extents
+into one ledger, entry by entry, and lists this ledger in their place. Offsets do not change (N7). To bound the work, a
+run is copied only if no extent of it weighs more than all its other extents together. So each time a byte is copied,
+its ledger at least doubles, and a log that is compacted after every publish copies each byte a logarithmic number of
+times.
 """
 
 from __future__ import annotations
@@ -20,25 +21,29 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.model.head import Extent, LogHead
 
 ENTRY_COST_BYTES = 32
-"""The weight of an entry besides its payload, in bytes: digest, length, id."""
+"""The weight of an entry in addition to its payload, in bytes, for its digest, length and id."""
 LEDGER_BYTES_MAX = 256 << 20
+"""The default of the maximum weight of a merged ledger, in bytes."""
 CHEAP_PART = 16
-"""A run that weighs at most 1/16 of a whole ledger is merged whatever the sizes of its extents, because copying it
-again costs little."""
+"""A run that weighs at most 1/16 of ``ledger_bytes_max`` is merged whatever the sizes of its extents are, because it
+costs little to copy it again."""
 RETENTION_PARTS = 10
-"""A merged extent covers at most 1/10 of the log's retention. A trim waits until all of an extent has expired, so it is
-late by at most that much."""
+"""A merged extent covers at most 1/10 of the log's retention. A trim waits until a whole extent has expired, so merging
+delays it by at most 1/10 of the retention."""
 
 Run = tuple[Extent, ...]
-"""Neighbouring sealed extents, in order, that one ledger replaces."""
+"""Neighbouring sealed extents, in order, that one ledger may replace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
-    """The limits of a compaction. ``ledger_bytes_max`` limits the weight of a merged ledger, which is about its payload
-    bytes; extents of more than half of it stay as they are. ``copy_bytes_max``: stop after copying about this many
-    bytes; None: stop when nothing is left to merge. ``span_ms_max`` limits the time between the oldest and the newest
-    extent of a run. Raises InvalidArgumentError for a number of bytes below 1."""
+    """The limits of a compaction. Raises InvalidArgumentError for a number of bytes below 1.
+
+    ``ledger_bytes_max`` limits the weight of a merged ledger, which is about its payload bytes. Extents that weigh more
+    than half of it are not merged. The compaction stops after it has copied about ``copy_bytes_max`` bytes, or, with
+    None, when nothing is left to merge. ``span_ms_max`` limits the time between the oldest and the newest extent of a
+    run.
+    """
 
     ledger_bytes_max: int = LEDGER_BYTES_MAX
     copy_bytes_max: int | None = None
@@ -50,7 +55,7 @@ class CompactionLimits:
                 raise InvalidArgumentError(f"{name} must be positive", value=f"{name}={value}")
 
     def for_log(self, head: LogHead) -> CompactionLimits:
-        """Return these limits, lowered so that merged extents hardly delay this log's retention."""
+        """Return these limits, lowered so that a merged extent covers at most 1/10 of this log's retention."""
         size, span = self.ledger_bytes_max, self.span_ms_max
         if head.retention_bytes > 0:
             size = max(1, min(size, head.retention_bytes // RETENTION_PARTS))
@@ -61,16 +66,15 @@ class CompactionLimits:
 
 
 def weight_of(extent: Extent) -> int:
-    """Return the weight of a sealed extent: its payload bytes, and ENTRY_COST_BYTES for each entry."""
+    """Return the weight of a sealed extent in bytes: its payload bytes, and ENTRY_COST_BYTES for each entry."""
     return extent.size_bytes + ENTRY_COST_BYTES * extent.entry_count
 
 
 def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """Return the runs of two or more of ``extents``, given in the log's order, that are worth merging into a ledger
-    each.
+    """Return the runs that are worth merging, each into one ledger. ``extents`` are in the log's order.
 
-    A run has one codec, one schema and no gap. It has no open extent, and no extent with fields unknown to this
-    version.
+    A run has at least two extents, one codec, one schema and no gap. It has no open extent, and no extent with fields
+    that this version does not know.
     """
     runs: list[Run] = []
     group = _Group(limits)
@@ -84,7 +88,7 @@ def runs_to_compact(extents: Sequence[Extent], limits: CompactionLimits) -> list
 
 
 class _Group:
-    """Neighbouring extents that could become one ledger."""
+    """A group of neighbouring extents that fit into one ledger."""
 
     def __init__(self, limits: CompactionLimits) -> None:
         self.extents: list[Extent] = []
@@ -92,7 +96,7 @@ class _Group:
         self._oldest_ms = self._newest_ms = 0
 
     def takes(self, extent: Extent) -> bool:
-        """Return whether the extent may come next in the same ledger."""
+        """Return whether the extent may follow the group's last extent in the same ledger."""
         if not self.extents:
             return True
         last, limits = self.extents[-1], self._limits
@@ -118,7 +122,8 @@ def _is_small(extent: Extent, limits: CompactionLimits) -> bool:
 
 
 def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
-    """Return the group as one run; if one extent outweighs the rest, the runs to the left and right of that extent."""
+    """Return the group as one run. If one extent weighs more than all others together, return the runs on both sides of
+    this extent."""
     if len(group) < 2:
         return []
     weights = [weight_of(extent) for extent in group]
@@ -134,8 +139,9 @@ def _worthwhile(group: Sequence[Extent], limits: CompactionLimits) -> list[Run]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The counts and CRC-32 sums of entries: equal for the same entries in the same order, however they were batched.
-    ``lengths_crc`` is over the 4-byte little-endian payload lengths, ``payload_crc`` over the payloads."""
+    """The counts and CRC-32 sums of a sequence of entries. They are equal for the same entries in the same order,
+    however the entries are batched. ``lengths_crc`` covers the 4-byte little-endian payload lengths, ``payload_crc``
+    the payloads."""
 
     entries: int = 0
     payload_bytes: int = 0
@@ -143,7 +149,7 @@ class Content:
     payload_crc: int = 0
 
     def with_batch(self, batch: EntryBatch) -> Content:
-        """Return this content followed by the entries of ``batch``."""
+        """Return the content of these entries followed by the entries of ``batch``."""
         lengths = np.ascontiguousarray(batch.lengths, dtype="<u4")
         return Content(
             self.entries + len(batch),
@@ -154,7 +160,7 @@ class Content:
 
 
 def content_problem(run: Run, content: Content) -> str | None:
-    """Return why ``content`` cannot be all entries of the run, or None if it can."""
+    """Return why ``content`` cannot describe all entries of the run, or None if it can."""
     entries = sum(extent.entry_count for extent in run)
     if content.entries != entries:
         return f"{content.entries} entries were copied, the log lists {entries}"

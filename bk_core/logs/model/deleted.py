@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mark that takes the place of a deleted log's head, and the record of a deleted log. Pure (decision 0072; N6).
+"""Has the mark that replaces a deleted log's head, and the record of a deleted log. Pure (decision 0072; N6).
 
-The record permits the deletion of the log's ledgers. It has the log's name and uuid, and its ledger key, against which
-the password of a client that deletes them is checked. The store's time of its creation is the time of the deletion.
-docs/formats.md §4 has its bytes.
+The record permits the deletion of the log's ledgers. It has the log's name, uuid and ledger key. The ledger key is used
+to check the password of a client that deletes the ledgers. The record's creation time in the metadata store is the time
+of the deletion. docs/formats.md §4 defines its bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ DELETED_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedLog:
-    """A deleted log whose ledgers wait to be deleted. ``deleted_ms`` is by the store's clock; 0: everything is deleted
-    already, and nothing waits. ``ledgers`` are those that were deleted at once."""
+    """A deleted log whose ledgers are still to be deleted. ``deleted_ms`` is the time of the deletion by the store's
+    clock, or 0 if mark and record are gone already, so that nothing is left to delete. ``ledgers`` are the ledgers that
+    the call of ``delete`` itself deleted."""
 
     name: str
     uuid: str
@@ -32,8 +33,8 @@ class DeletedLog:
 
 
 def mark_of(head: LogHead) -> LogHead:
-    """Return the mark of a deleted log, which replaces its head. It keeps the log's uuid and ledger key, but lists no
-    extents, pages, publishes, condemned ledgers or schemas."""
+    """Return the mark of a deleted log, which replaces its head. The mark keeps the log's uuid and ledger key, but
+    lists no extents, pages, publishes, condemned ledgers or schemas."""
     return replace(head, is_deleted=True, pages=(), tail=(), published=(), condemned=(), schemas=(), unknown_fields=b"")
 
 
@@ -44,7 +45,8 @@ def encode_deleted_log(name: str, mark: LogHead) -> bytes:
 
 
 def decode_deleted_log(data: bytes, log_uuid: str, deleted_ms: int) -> DeletedLog:
-    """Decode the record under ``log_uuid``. Fields of a later version are ignored. Raises MetadataCorruptError."""
+    """Decode the record of the deleted log ``log_uuid``. Fields of a later version are ignored. Raises
+    MetadataCorruptError."""
     try:
         found = json.loads(data)
         if found["uuid"] != log_uuid:

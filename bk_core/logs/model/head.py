@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of a named log as plain data: head, extents, pages and publish ids, with the invariants of each.
+"""Defines the records of a named log as plain data: head, extents, pages and publish ids, with the invariants of each.
 
-:mod:`bk_core.logs.model.codec` turns them into bytes, :mod:`bk_core.logs.model.next_head` makes the next head.
+:mod:`bk_core.logs.model.codec` converts them to bytes, and :mod:`bk_core.logs.model.next_head` makes the next head.
 
 A log is an ordered list of extents (ranges of ledgers). A sealed extent has a fixed count of entries, so a log offset,
 which counts entries, means the same entry for ever. An extent that a leader still writes is *open*: it comes last and
-has no count yet. Old extents move from the head into immutable pages. So the head stays small, although every change
-writes it by compare-and-set (N1 to N3).
+has no count yet. Old extents move from the head into immutable pages. So the head, which every change writes by
+compare-and-set, stays small (N1 to N3).
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from bk_core.access.roles import LOG_KEY
 from bk_core.model import DigestType, EntryId, Fragment, LedgerId
 
 HEAD_BYTES_MAX = 8 << 10
-"""Limits a head in bytes, so that 100 heads fit into one multi (N3)."""
+"""The maximum size of a head in bytes. 100 heads of this size fit into one multi (N3)."""
 PAGE_BYTES_MAX = 512 << 10
-"""Limits a page or transaction record in bytes (N3)."""
+"""The maximum size of a page or a transaction record in bytes. It is half of the 1 MiB that ZooKeeper refuses (N3)."""
 PUBLISHED_MAX = 128
-"""Limits the publish ids that a head remembers (N4)."""
+"""The maximum number of publish ids that a head remembers (N4). Older ids are forgotten."""
 CONDEMNED_MAX = 256
-"""Limits the ledgers that are condemned at a time (N6)."""
+"""The maximum number of ledgers that are condemned at a time (N6), because the head lists them."""
 SCHEMAS_MAX = 24
-"""Limits the schemas of a log in its life (K8), because the head lists them all and must stay small (N3)."""
+"""The maximum number of schemas that a log can ever have (K8), because the head lists all of them and must stay small
+(N3)."""
 OPEN_EXTENTS_MAX = 2
-"""Limits the open extents, which are the last ones: the current ledger, and during a roll the next one (N2)."""
+"""The maximum number of open extents. These are the current ledger and, during a roll, the next one (N2)."""
 CODEC_NAME_BYTES_MAX = 32
 PUBLISH_ID_BYTES = 16
 
@@ -40,9 +41,9 @@ APPLICATION = "pyspark-bookkeeper"
 
 @dataclass(frozen=True, slots=True)
 class PublishId:
-    """The id by which a publish happens at most once (N4). ``text`` is canonical; the head keeps ``digest``.
+    """The id of a publish, which makes it happen at most once (N4). The head keeps ``digest``, a digest of ``text``.
 
-    Make one with :meth:`stream`, :meth:`txn` or :meth:`job`.
+    :meth:`stream`, :meth:`txn` and :meth:`job` make publish ids.
     """
 
     text: str
@@ -54,7 +55,7 @@ class PublishId:
 
     @classmethod
     def txn(cls, app_id: str, version: int) -> PublishId:
-        """Return the id of a batch job's own transaction: ``txnAppId`` and ``txnVersion``."""
+        """Return the id of a batch job with a transaction, given by ``txnAppId`` and ``txnVersion``."""
         return cls(f"txn/{app_id}/{version}")
 
     @classmethod
@@ -70,8 +71,8 @@ class PublishId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewExtent:
-    """A closed ledger, or a range of one, to be published. ``size_bytes`` counts payload bytes. ``row_count`` is given
-    if entries hold several rows; None: each entry is one row."""
+    """A closed ledger, or a range of it, to be published. ``size_bytes`` counts payload bytes. ``row_count`` is the
+    number of rows, or None if each entry is one row."""
 
     ledger_id: LedgerId
     entry_count: int
@@ -88,19 +89,19 @@ class NewExtent:
 
     @property
     def end_entry_id(self) -> EntryId:
-        """The entry id after the last one."""
+        """The entry id after the last entry of the range."""
         return self.first_entry_id + self.entry_count
 
     @property
     def rows(self) -> int:
-        """The number of rows, which must be the same when a publish is tried again (N4, N5)."""
+        """The number of rows. It must be the same when the publish is repeated (N4, N5)."""
         return self.entry_count if self.row_count is None else self.row_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A range of a ledger in the log. An open extent has count and bytes 0, and only the first open one has a base
-    offset (N2). If a sealed extent has no ``fragments``, they are in the ledger's metadata."""
+    """A range of a ledger that the log lists. An open extent has no count of entries or bytes yet, and only the first
+    open extent has a base offset (N2). If a sealed extent has no ``fragments``, they are in the ledger's metadata."""
 
     ledger_id: LedgerId
     entry_count: int = 0
@@ -116,7 +117,7 @@ class Extent:
     fragments: tuple[Fragment, ...] = ()
     is_open: bool = False
     unknown_fields: bytes = b""
-    fragment_unknown_fields: tuple[bytes, ...] = ()  # one per fragment if any fragment has some, else empty
+    fragment_unknown_fields: tuple[bytes, ...] = ()  # one per fragment if any fragment has unknown fields, else empty
 
     @property
     def next_offset(self) -> int:
@@ -125,14 +126,15 @@ class Extent:
 
     @property
     def end_entry_id(self) -> EntryId:
-        """The entry id after the last one of a sealed extent."""
+        """The entry id after the last entry of a sealed extent."""
         return self.first_entry_id + self.entry_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:
-    """A page's name and the range that the page covers. A page of ``level`` 0 holds extents, a page of a higher level
-    holds references to pages. ``extents`` counts all extents below the page."""
+    """A reference to a page, with the range of offsets that the page covers. A page of ``level`` 0 holds extents, a
+    page of a higher level holds references to pages. ``extents`` and ``size_bytes`` count all extents below the
+    page."""
 
     name: str
     base_offset: int
@@ -145,8 +147,8 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A publish that happened: ``rows`` rows in the entries from ``base_offset`` on. An entry is one row unless the
-    codec puts several into one. ``publish_id`` is the 16-byte digest."""
+    """A publish that happened. It has ``rows`` rows in the entries from ``base_offset`` on. ``publish_id`` is the
+    16-byte digest. An entry is one row unless the codec puts several rows into one entry."""
 
     publish_id: bytes
     base_offset: int
@@ -157,7 +159,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """A numbered, immutable schema of the log; ``page`` is the name of the page that holds it."""
+    """A numbered schema of a log, which never changes. ``page`` is the name of the page that holds it."""
 
     number: int
     page: str
@@ -166,7 +168,8 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPage:
-    """An immutable page: sealed extents (level 0), references to pages one level below, or a schema."""
+    """A page of a log, which never changes. It holds sealed extents (level 0), references to pages one level below, or
+    a schema."""
 
     extents: tuple[Extent, ...] = ()
     pages: tuple[PageRef, ...] = ()
@@ -182,9 +185,11 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unlinked:
-    """The pages and ledgers that one change of the head unlinked (N6). ``pages`` are unlinked with everything that they
-    name at any depth. ``names`` are pages that are unlinked alone, because their content is still listed or is in
-    ``ledgers``. ``ledgers`` are unlinked ledgers."""
+    """The pages and ledgers that one change of the head unlinked (N6).
+
+    ``pages`` are unlinked with every page and ledger that they name at any depth. ``names`` are pages that are unlinked
+    alone, because their content is still listed, or is in ``ledgers``. ``ledgers`` are unlinked ledgers.
+    """
 
     pages: tuple[PageRef, ...] = ()
     names: tuple[str, ...] = ()
@@ -201,11 +206,11 @@ NOTHING_UNLINKED = Unlinked()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogHead:
-    """The central record of a log; every change of the log is one compare-and-set of it (MUST 15).
+    """The central record of a log. Every change of the log is one compare-and-set of its head (MUST 15).
 
     Invariants (:meth:`problem`): the pages and then the sealed extents of ``tail`` cover all offsets up to
-    ``next_offset`` without a gap; at most two open extents follow, and the first has ``next_offset`` as its base.
-    ``uuid`` is the canonical 36-character text; ``ledger_key`` is derived from the log's password.
+    ``next_offset`` without a gap. At most two open extents follow, and the base of the first is ``next_offset``.
+    ``uuid`` is the canonical 36-character text, and ``ledger_key`` is derived from the log's password.
     """
 
     uuid: str
@@ -223,22 +228,22 @@ class LogHead:
     retention_ms: int = 0
     retention_bytes: int = 0
     is_deleted: bool = False
-    """Whether this is the mark of a deleted log, which lists nothing. No version of the software takes it for a log
+    """Whether this is the mark of a deleted log, which lists nothing. No version of the software reads a mark as a log
     (decision 0072)."""
     unknown_fields: bytes = b""
 
     @property
     def sealed_tail(self) -> tuple[Extent, ...]:
-        """The sealed extents in the head, in order; older ones are in pages."""
+        """The sealed extents in the head, in order. Older sealed extents are in pages."""
         return tuple(extent for extent in self.tail if not extent.is_open)
 
     @property
     def open_extents(self) -> tuple[Extent, ...]:
-        """The extents that a leader may be writing, in order; at most two."""
+        """The open extents, in order. A leader may be writing them; there are at most two."""
         return tuple(extent for extent in self.tail if extent.is_open)
 
     def find_published(self, publish_id: PublishId) -> Published | None:
-        """Return the publish of this id that the head remembers, or None (N4)."""
+        """Return the publish with this id if the head remembers it, else None (N4)."""
         digest = publish_id.digest
         return next((p for p in reversed(self.published) if p.publish_id == digest), None)
 
@@ -276,13 +281,13 @@ class TransactionVersion:
     publish_id: bytes
     rows: int
     time_ms: int
-    plan: bytes = b""  # digest of its input; empty if unknown
+    plan: bytes = b""  # a digest of the input, empty if unknown
     unknown_fields: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTransactions:
-    """The transaction record of one application or streaming query: what it published to a log (N5)."""
+    """The transaction record of one application or streaming query: the versions that it published to a log (N5)."""
 
     app_id: str
     versions: tuple[TransactionVersion, ...] = ()
@@ -309,8 +314,8 @@ def contiguity_problem(parts: Sequence[PageRef | Extent]) -> str | None:
 def custom_metadata_for(
     log_uuid: str, publish_id: PublishId, *, partition: int, attempt: int, codec: str, log_name: str = ""
 ) -> dict[str, bytes]:
-    """Return the custom metadata with which a ledger for a log is created. It lets vacuum find abandoned ledgers, and
-    vacuum never touches a ledger without it (N6). The log's name in it lets roles on logs apply to the ledger."""
+    """Return the custom metadata of a new ledger for a log. Vacuum finds abandoned ledgers by it, and never touches a
+    ledger without it (N6). It names the log, so that roles on logs apply to the ledger."""
     values = {
         "application": APPLICATION,
         "bk.log.uuid": log_uuid,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the next head of a log, and the pages to create before that head is written. Pure (N1 to N4, N6).
 
-Most functions return a :class:`~bk_core.logs.model.paging.Change`: the caller creates its pages first, then writes the
-head by compare-and-set. ``nonce`` and ``pages`` are those of :func:`bk_core.logs.model.paging.fit`.
+Most functions return a :class:`~bk_core.logs.model.paging.Change`. The caller first creates the pages of the change,
+and then writes the head by compare-and-set. The arguments ``nonce`` and ``pages`` are explained at
+:func:`bk_core.logs.model.paging.fit`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bk_core.model import Fragment, LedgerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEnd:
-    """The end of a closed ledger: its entries and payload bytes, and its fragments."""
+    """The end of a closed ledger: its number of entries and payload bytes, and its fragments."""
 
     entry_count: int
     size_bytes: int
@@ -36,9 +37,9 @@ class LedgerEnd:
 
 
 def already_published(head: LogHead, publish_id: PublishId, rows: int) -> Published | None:
-    """Return the publish of this id that the head remembers, or None. Callers check this before anything else (N4).
+    """Return the publish with this id if the head remembers it, else None. Callers check this before all else (N4).
 
-    Raises TransactionReplayDiffersError if it had another number of rows; then nothing may be published.
+    Raises TransactionReplayDiffersError if the publish had another number of rows. Then nothing may be published.
     """
     found = head.find_published(publish_id)
     if found is not None and found.rows != rows:
@@ -59,10 +60,10 @@ def publish(
     nonce: Nonce,
     pages: Pages | None = None,
 ) -> Change:
-    """Append closed ledgers in the given order; the publish becomes the last of ``head.published``.
+    """Return the change that appends closed ledgers in the given order. Empty extents are left out.
 
-    Empty extents are left out. The caller has called :func:`already_published`. Raises LogHasLeaderError while an
-    extent is open, PublishConflictError for a condemned ledger or entries listed twice, InvalidArgumentError for
+    The caller has called :func:`already_published`. Raises LogHasLeaderError while an extent is open,
+    PublishConflictError for a condemned ledger or for entries that would be listed twice, and InvalidArgumentError for
     impossible values.
     """
     check_unpublished(head, extents)
@@ -87,29 +88,33 @@ def overwrite(
     nonce: Nonce,
     pages: Pages | None = None,
 ) -> Change:
-    """Unlink everything and publish ``extents`` instead. The epoch rises and offsets continue, so that a position never
-    means a different entry than before (N7). Raises like :func:`publish`."""
+    """Return the change that unlinks all extents and publishes ``extents`` instead. The epoch rises, and offsets
+    continue, so that a position never means another entry than before (N7). Raises the errors of :func:`publish`."""
     check_unpublished(head, extents)
     emptied = replace(head, epoch=head.epoch + 1, start_offset=head.next_offset, pages=(), tail=())
     return publish(emptied, extents, publish_id, now_ms=now_ms, nonce=nonce, pages=pages)
 
 
 def trim(head: LogHead, before_offset: int, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Let the log start at ``before_offset``, but not beyond the sealed extents, and unlink the extents that lie wholly
-    below the start. An extent that the start cuts stays. Raises PagesNeeded."""
+    """Return the change after which the log starts at ``before_offset``, or at the end of the sealed extents if that is
+    lower. It unlinks the extents that lie wholly below the start, and keeps an extent that the start cuts. Raises
+    PagesNeeded."""
     start = trimmed_start(head, before_offset)
     return splice(replace(head, start_offset=start), 0, start, (), nonce=nonce, pages=pages)
 
 
 def trimmed_start(head: LogHead, before_offset: int) -> int:
-    """Return the start offset after a trim, which never goes back."""
+    """Return the log's start offset after a trim to ``before_offset``. The start never goes back."""
     return max(head.start_offset, min(before_offset, head.next_offset))
 
 
 def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
-    """Return the offset below which the log's retention has expired: entries are older than ``retention_ms``, or
-    ``retention_bytes`` newer bytes follow; 0 in the head keeps everything. An extent counts as old as the next one,
-    which was begun when it ended. Raises PagesNeeded."""
+    """Return the offset below which the log's retention keeps no entry.
+
+    Entries expire when they are older than ``retention_ms``, or when ``retention_bytes`` newer bytes follow; a limit of
+    0 never expires entries. The age of an extent is the age of the next extent, which was begun when the extent ended.
+    Raises PagesNeeded.
+    """
     extents = sealed_extents(head, pages, head.start_offset, head.next_offset)
     size, offset = sum(extent.size_bytes for extent in extents), head.start_offset
     for extent, following in pairwise((*extents, *head.open_extents)):
@@ -124,10 +129,11 @@ def expired_below(head: LogHead, now_ms: int, pages: Pages) -> int:
 def replace_extents(
     head: LogHead, run: Sequence[Extent], new: NewExtent, *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """List ``new``, which has the same entries, in place of the sealed extents ``run``; offsets stay (N7).
+    """Return the change that lists ``new``, which has the same entries, in place of the sealed extents ``run``. Offsets
+    do not change (N7).
 
-    Raises PublishConflictError if an extent of the run was unlinked or replaced, or ``new`` is condemned;
-    InvalidArgumentError for a run with gaps, or with another count, codec or schema than ``new``; PagesNeeded.
+    Raises PagesNeeded, PublishConflictError if an extent of the run was unlinked or replaced or if ``new`` is
+    condemned, and InvalidArgumentError for a run with gaps, or with another count, codec or schema than ``new``.
     """
     start, end = run[0].base_offset, run[-1].next_offset
     if end - start != new.entry_count or any(b.base_offset != a.next_offset for a, b in pairwise(run)):
@@ -143,7 +149,7 @@ def replace_extents(
             value=f"offsets {start} to {end}",
             remedy="nothing is lost: read the list again, and compact its extents",
         )
-    created_ms = max(extent.created_ms for extent in run)  # retention counts from here
+    created_ms = max(extent.created_ms for extent in run)  # the retention counts from this time
     return splice(head, start, end, [_sealed(replace(new, created_ms=created_ms), start)], nonce=nonce, pages=pages)
 
 
@@ -154,27 +160,30 @@ def has_run(head: LogHead, run: Sequence[Extent], pages: Pages) -> bool:
 
 
 def condemn(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Take step one of deleting ledgers that are not listed: from now on no publish can list them (N6)."""
+    """Return the change that condemns ledgers, so that no publish can list them (N6). This comes before their
+    deletion."""
     return fit(replace(head, condemned=(*head.condemned, *ledgers)), nonce, pages)
 
 
 def absolve(head: LogHead, ledgers: Sequence[LedgerId], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Take step three: the head forgets condemned ledgers that no longer exist and so cannot be published."""
+    """Return the change that removes condemned ledgers from the head. They were deleted, so no publish can list
+    them."""
     gone = frozenset(ledgers)
     return fit(replace(head, condemned=tuple(each for each in head.condemned if each not in gone)), nonce, pages)
 
 
 def seal(head: LogHead, ends: Mapping[LedgerId, LedgerEnd], *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Do the same as :func:`sealed`, and keep the head within its limits."""
+    """Return the change that seals open extents as :func:`sealed` does, with a head within its limits."""
     return fit(sealed(head, ends), nonce, pages)
 
 
 def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
-    """Fix the counts of open extents, in order; each count gives the base offset of the next extent (N2).
+    """Return the head with the counts of its open extents fixed, in order. Each count gives the base offset of the next
+    extent (N2).
 
-    ``ends`` are the ends of closed ledgers, so they never change. An empty extent leaves the list. Ledgers in ``ends``
-    that are not open here are ignored, so sealing twice does no harm. Sealing stops at the first open extent that is
-    not in ``ends``, because the extents after it have no base offset yet.
+    ``ends`` are the ends of closed ledgers, so they never change. An extent without entries is removed. Ledgers in
+    ``ends`` that are not open in the head are ignored, so it does no harm to seal twice. Sealing stops at the first
+    open extent that is not in ``ends``, because the extents after it have no base offset yet.
     """
     offset, closed, still_open = head.next_offset, list[Extent](), list(head.open_extents)
     while still_open and still_open[0].ledger_id in ends:
@@ -199,8 +208,8 @@ def sealed(head: LogHead, ends: Mapping[LedgerId, LedgerEnd]) -> LogHead:
 
 
 def add_open_extent(head: LogHead, new: Extent, *, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Append the open extent of the ledger that a leader writes next. Raises LogHasLeaderError if two extents are open
-    already, and PublishConflictError if the ledger is condemned or listed in the head."""
+    """Return the change that appends the open extent of the ledger that a leader writes next. Raises LogHasLeaderError
+    if two extents are open already, and PublishConflictError if the ledger is condemned or listed in the head."""
     if len(head.open_extents) >= OPEN_EXTENTS_MAX:
         raise LogHasLeaderError("the log has two open extents already", value=_ids(head.open_extents))
     if new.ledger_id in head.condemned or any(extent.ledger_id == new.ledger_id for extent in head.tail):
@@ -211,7 +220,7 @@ def add_open_extent(head: LogHead, new: Extent, *, nonce: Nonce, pages: Pages | 
 
 
 def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
-    """Raise like :func:`publish` if the head does not allow these extents."""
+    """Raise an error of :func:`publish` if the head does not allow these extents to be published."""
     if head.open_extents:
         raise LogHasLeaderError(
             "the log has a leader that is writing to it",
@@ -226,7 +235,7 @@ def check_unpublished(head: LogHead, extents: Sequence[NewExtent]) -> None:
         ranges.setdefault(new.ledger_id, []).append((new.first_entry_id, new.end_entry_id))
     for ledger_id, spans in ranges.items():
         if len(spans) > 1 and any(b[0] < a[1] for a, b in pairwise(sorted(spans))):
-            raise PublishConflictError("entries of a ledger would stand in the log twice", value=f"ledger {ledger_id}")
+            raise PublishConflictError("entries of a ledger would be in the log twice", value=f"ledger {ledger_id}")
 
 
 def _check_listable(head: LogHead, new: NewExtent) -> None:

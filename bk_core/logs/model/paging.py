@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps a log's head small by moving old extents into immutable pages. Pure (N3).
 
-When the head grows too large, its sealed extents move into a page. While the last page is small, a new page replaces it
-that also holds its extents. When a head has many references to pages, they move into a page one level up. So a head
+When the head grows too large, its sealed extents move into a page. If the last page is small, the new page also takes
+its extents and replaces it. When a head has many references to pages, they move into a page one level up. So a head
 names only a few pages however long the log is, and a change writes few bytes.
 """
 
@@ -18,16 +18,18 @@ from bk_core.logs.model.head import HEAD_BYTES_MAX, PAGE_BYTES_MAX, Extent, LogH
 from bk_core.model import LedgerId
 
 TAIL_EXTENTS_MAX = 64
-"""Limits the extents in the head itself."""
+"""The maximum number of extents in a head. Above it extents move into a page, so that the head stays small."""
 TAIL_EXTENTS_KEPT = 2
-"""The number of last extents, sealed or open, that stay in the head if they fit, because a takeover needs them
-first."""
+"""The number of last extents, sealed or open, that stay in the head if they fit. A takeover needs them, and then reads
+no page."""
 MERGE_PARTS_MAX = 512
-"""A page with fewer extents or references (about 48 KiB) is replaced by a larger page when more are added."""
+"""The number of extents or references (about 48 KiB) below which a page is replaced by a larger page when more are
+added."""
 PAGE_PARTS_MAX = 4096
-"""Limits the extents or references of a new page. Pages over PAGE_BYTES_MAX are split too."""
+"""The maximum number of extents or references in a new page. A page over PAGE_BYTES_MAX is split, too."""
 REFS_MAX = 4
-"""Limits the page references of one level in a head. If there are more, they move into a page one level up."""
+"""The maximum number of references to pages of one level in a head. If there are more, they move into a page one level
+up."""
 
 Nonce = Callable[[], int]
 """A function that returns a random 64-bit number for the name of a page."""
@@ -37,7 +39,7 @@ P = TypeVar("P", Extent, PageRef)
 
 @dataclass(frozen=True, slots=True)
 class NewPage:
-    """A page to create before the head that names it (N3)."""
+    """A page that must be created before the head that names it is written (N3)."""
 
     name: str
     data: bytes
@@ -46,7 +48,8 @@ class NewPage:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The next head, the pages that it needs, and the transaction record that is written with it (N5)."""
+    """A change of a log: the next head, the new pages that it names, and the transaction record that is written with it
+    (N5)."""
 
     head: LogHead
     new_pages: tuple[NewPage, ...] = ()
@@ -54,7 +57,7 @@ class Change:
 
 
 class PagesNeeded(Exception):
-    """A call needs these pages: read them and call again."""
+    """Raised by a function that needs the pages ``names``. The caller reads them and calls again."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(*names)
@@ -62,22 +65,25 @@ class PagesNeeded(Exception):
 
 
 def merge_candidates(head: LogHead) -> tuple[PageRef, ...]:
-    """Return the last page of each level that a change might replace by a larger one. Without these pages a change is
-    still correct but leaves more and smaller pages."""
+    """Return the last page of each level that a change might replace by a larger page. If a caller does not give these
+    pages, the change is still correct, but leaves more and smaller pages."""
     last: dict[int, PageRef] = {ref.level: ref for ref in head.pages}
     return tuple(ref for ref in last.values() if ref.level > 0 or ref.extents < MERGE_PARTS_MAX)
 
 
 def fit(head: LogHead, nonce: Nonce, pages: Pages | None = None) -> Change:
-    """Return the same log with a head within its limits: sealed extents, then page references, move into new pages.
+    """Return the change to a head of the same log that is within its limits. Sealed extents, and then references to
+    pages, move into new pages.
 
-    ``pages`` holds the pages, by name, that may be replaced by larger ones (:func:`merge_candidates`).
+    ``nonce`` gives random numbers for the names of new pages. ``pages`` holds, by name, the pages that may be replaced
+    by larger pages (:func:`merge_candidates`).
     """
     return _Maker(nonce, pages or {}).fit(head)
 
 
 def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
-    """Return the same change with the smallest head: everything that can be in pages is (N3)."""
+    """Return the same change with the smallest possible head. All sealed extents, and most references, move into pages
+    (N3)."""
     maker = _Maker(nonce, pages, change.new_pages)
     head = maker.fold(maker.spill(change.head, 0), 1)
     return replace(change, head=head, new_pages=maker.referenced_from(head))
@@ -86,8 +92,9 @@ def tightened(change: Change, nonce: Nonce, pages: Pages) -> Change:
 def splice(
     head: LogHead, start: int, end: int, extents: Sequence[Extent], *, nonce: Nonce, pages: Pages | None = None
 ) -> Change:
-    """Return the same log with ``extents`` in place of the sealed extents that lie wholly in the offsets ``start`` to
-    ``end`` − 1; without ``extents`` these are unlinked. New pages replace the pages that change. Raises PagesNeeded."""
+    """Return the change that puts ``extents`` in place of the sealed extents that lie wholly in the offsets ``start``
+    to ``end`` − 1, or unlinks these if there are no ``extents``. New pages replace the pages that change. Raises
+    PagesNeeded."""
     maker = _Maker(nonce, pages or {})
     return maker.fit(maker.splice(head, _Splice(start, end, list(extents))))
 
@@ -96,14 +103,14 @@ def splice(
 
 
 def page_names(head: LogHead, pages: Pages) -> set[str]:
-    """Return the name of every page that the head reaches, pages of schemas too. Raises PagesNeeded for pages that name
-    others."""
+    """Return the name of every page that the head reaches, including pages of schemas. Raises PagesNeeded for pages
+    that name other pages."""
     return {schema.page for schema in head.schemas} | names_below(head.pages, pages)
 
 
 def names_below(refs: Sequence[PageRef], pages: Pages) -> set[str]:
-    """Return the names of these pages and of every page that they reach. Raises PagesNeeded for pages that name
-    others."""
+    """Return the names of these pages and of every page that they reach. Raises PagesNeeded for pages that name other
+    pages."""
     names: set[str] = set()
     while refs:
         names.update(ref.name for ref in refs)
@@ -142,7 +149,8 @@ def sealed_extents(head: LogHead, pages: Pages, start: int, end: int) -> list[Ex
 
 
 def _overlapping(parts: Sequence[P], start: int, end: int) -> list[P]:
-    """Return those of ``parts``, given in offset order, that overlap the offsets ``start`` to ``end`` − 1."""
+    """Return those of ``parts`` that overlap the offsets ``start`` to ``end`` − 1. ``parts`` are in the order of
+    offsets."""
     if start >= end:
         return []
     first = max(0, bisect_right(parts, start, key=_base_offset) - 1)
@@ -173,7 +181,8 @@ def _need(names: Sequence[str], pages: Pages) -> None:
 
 @dataclass(slots=True)
 class _Splice:
-    """Puts ``pending`` in place of the extents that lie wholly in [start, end). It is put there once."""
+    """One replacement of extents. ``pending`` replaces the extents that lie wholly in [start, end); it becomes empty
+    once it is inserted."""
 
     start: int
     end: int
@@ -194,7 +203,7 @@ class _Splice:
 
 
 class _Maker:
-    """Makes the pages of one change. It may replace a page that it made before by a larger one."""
+    """Makes the pages of one change. It may replace a page that it made before by a larger page."""
 
     __slots__ = ("_known", "_made", "_nonce")
 
@@ -212,7 +221,8 @@ class _Maker:
         return Change(head, self.referenced_from(head))
 
     def splice(self, head: LogHead, cut: _Splice) -> LogHead:
-        """Cut the pages first, because they hold the older offsets."""
+        """Return the head after the replacement ``cut``. The pages are changed before the head's extents, because they
+        hold the older offsets."""
         refs = [new for ref in head.pages for new in self._splice_ref(ref, cut)]
         return replace(head, pages=tuple(refs), tail=tuple(cut.extents(head.tail)))
 
@@ -233,7 +243,7 @@ class _Maker:
         return [self._add(page, encode_page(page), ref.level)]
 
     def spill(self, head: LogHead, kept: int) -> LogHead:
-        """Move sealed extents into pages, except those among the last ``kept`` extents of the head."""
+        """Return the head after its sealed extents moved into pages, except those among its last ``kept`` extents."""
         count = min(len(head.sealed_tail), max(0, len(head.tail) - kept))
         if count == 0:
             return head
@@ -245,8 +255,9 @@ class _Maker:
         return replace(head, pages=tuple(refs), tail=head.tail[count:])
 
     def fold(self, head: LogHead, refs_max: int) -> LogHead:
-        """Move references into pages one level up until the head has at most ``refs_max`` of each level. The last
-        reference of a level stays, because its page may still be replaced by a larger one."""
+        """Return the head after references moved into pages one level up, so that it has at most ``refs_max``
+        references of each level. The last reference of a level does not move, because its page may still be replaced by
+        a larger page."""
         refs, level = list(head.pages), 0
         while refs and level <= refs[0].level:
             of_level = [ref for ref in refs if ref.level == level]
@@ -258,7 +269,7 @@ class _Maker:
         return replace(head, pages=tuple(refs))
 
     def referenced_from(self, head: LogHead) -> tuple[NewPage, ...]:
-        """Return the new pages that ``head`` reaches. The other pages that were made have been replaced since."""
+        """Return the new pages that ``head`` reaches. Every other page that was made was replaced later."""
         named = {ref.name for ref in head.pages} | {schema.page for schema in head.schemas}
         for new in reversed(self._made.values()):  # a page is made after the pages that it names
             if new.name in named:
@@ -281,7 +292,7 @@ class _Maker:
         if len(data) <= PAGE_BYTES_MAX:
             return [self._add(page, data, 0)]
         if len(extents) == 1:
-            # One extent has thousands of fragments: leave them out, since the ledger's metadata has them.
+            # This extent has thousands of fragments. They are left out, because the ledger's metadata has them.
             return self._pages_of([replace(extents[0], fragments=(), fragment_unknown_fields=())])
         middle = len(extents) // 2
         return self._pages_of(extents[:middle]) + self._pages_of(extents[middle:])

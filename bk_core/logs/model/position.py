@@ -2,8 +2,7 @@
 """Positions in logs and ledgers, as they are stored outside the cluster (N7, docs/formats.md §5). Pure.
 
 A position is the *next* log offset or entry id to read. A position in a log names the cluster, the log's uuid and its
-epoch. So a reader notices if a log was overwritten, or was deleted and another one was created under its name, and does
-not read on in it.
+epoch. So a reader notices that the log was overwritten, or that it was deleted and another log has its name, and stops.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Positions in logs, or in ledgers, of one cluster."""
+    """Positions in logs, or in ledgers, of one cluster, as a checkpoint stores them."""
 
     cluster: str
     logs: Mapping[str, LogPosition] = field(default_factory=dict)
@@ -40,8 +39,8 @@ class StreamOffset:
 
 
 def encode_offset(offset: StreamOffset) -> str:
-    """Encode the position as one canonical line of JSON: keys sorted as text, no spaces. Equal positions give equal
-    text."""
+    """Encode positions as one canonical line of JSON, with keys sorted as text and without spaces. Equal positions give
+    equal texts."""
     body: dict[str, Any] = {"cluster": offset.cluster, "v": VERSION}
     if offset.logs:
         body["logs"] = {name: {"epoch": at.epoch, "next": at.next, "uuid": at.uuid} for name, at in offset.logs.items()}
@@ -51,7 +50,7 @@ def encode_offset(offset: StreamOffset) -> str:
 
 
 def decode_offset(text: str) -> StreamOffset:
-    """Decode the text of :func:`encode_offset`. Raises InvalidArgumentError for anything else, and for a newer
+    """Decode a text of :func:`encode_offset`. Raises InvalidArgumentError for any other text, and for a newer
     version."""
     try:
         body = json.loads(text)
@@ -72,7 +71,7 @@ def decode_offset(text: str) -> StreamOffset:
 
 
 def check_position(position: LogPosition, head: LogHead, *, name: str) -> int:
-    """Return the offset at which to continue. Raises LogRecreatedError if ``head`` belongs to another log,
+    """Return the offset at which a reader continues. Raises LogRecreatedError if ``head`` belongs to another log, and
     LogOverwrittenError if it has another epoch."""
     if position.uuid != head.uuid:
         raise LogRecreatedError(

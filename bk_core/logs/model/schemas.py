@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of a log: their numbers, and which schema may follow which. Pure (K8).
+"""Numbers the schemas of a log, and decides which schema may follow another. Pure (K8).
 
 A schema is stored once, in an immutable page of the log, and numbered from 1; extents name it by number. Its bytes are
 Arrow's JSON form of a schema (docs/formats.md §7) in a canonical form: equal schemas have equal bytes. All columns are
-nullable, so a schema with more columns also reads older entries; the new columns are null there.
+nullable, so older entries can be read with a schema that has more columns; the new columns are null in their rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bk_core.logs.model.paging import NewPage, Nonce, Pages, PagesNeeded
 
 Field = Mapping[str, Any]
 TypeName = Callable[[Field], str]
-"""A function that names the type of a field in messages."""
+"""A function that returns the name of a field's type, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ def encode(fields: list[dict[str, Any]]) -> bytes:
 
 
 def fields_of(schema: bytes) -> dict[str, Field]:
-    """Return the fields of a schema by name, in order. Raises MetadataCorruptError for bytes that are not a schema."""
+    """Return the fields of a schema, by name, in order. Raises MetadataCorruptError for bytes that are not a schema."""
     try:
         fields = json.loads(schema)["fields"]
         named = {str(field["name"]): field for field in fields}
         if not all(isinstance(field["type"]["name"], str) for field in fields) or len(named) != len(fields):
-            raise ValueError("fields need a type and a name of their own")
+            raise ValueError("each field needs a type and a unique name")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MetadataCorruptError(
             "cannot read the schema of a log", value=str(error), remedy="a newer version wrote it or it is damaged"
@@ -53,10 +53,10 @@ def fields_of(schema: bytes) -> dict[str, Field]:
 
 
 def merged(newest: bytes | None, wanted: bytes, merge: bool, *, named: TypeName | None = None) -> bytes:
-    """Return the schema to write with: the columns of the log's ``newest`` in their order, then, with ``merge``, the
-    new ones. ``named`` names types in errors; the default gives Arrow's names.
+    """Return the schema for new entries. It has the columns of the log's ``newest`` schema in their order and then,
+    with ``merge``, the new columns of ``wanted``. ``named`` names types in errors; the default gives Arrow's names.
 
-    Raises SchemaMismatchError, which names every column that is missing, new (without ``merge``) or of another type.
+    Raises SchemaMismatchError, which names every column that is missing, of another type, or, without ``merge``, new.
     """
     if newest is None or newest == wanted:
         return wanted
@@ -83,7 +83,7 @@ def merged(newest: bytes | None, wanted: bytes, merge: bool, *, named: TypeName 
 
 
 def shown(field: Field) -> str:
-    """Return a field's type as Arrow names it: ``int64``, ``list<utf8>``."""
+    """Return Arrow's name of a field's type, such as ``int64`` or ``list<utf8>``."""
     kind, children = field["type"], field.get("children", ())
     name = str(kind["name"])
     if children:
@@ -95,7 +95,7 @@ def shown(field: Field) -> str:
 
 
 def newest(head: LogHead) -> Schema | None:
-    """Return the log's newest schema, or None."""
+    """Return the log's newest schema, or None if it has no schema."""
     return max(head.schemas, key=lambda schema: schema.number, default=None)
 
 
@@ -111,10 +111,12 @@ def schema_in(pages: Pages, schema: Schema) -> bytes:
 def registered(
     head: LogHead, wanted: bytes, merge: bool, *, nonce: Nonce, pages: Pages, named: TypeName | None = None
 ) -> Registered:
-    """Return the number of ``wanted`` in the log; a new schema gets the next number if it may follow the newest.
+    """Return the schema ``wanted`` with its number in the log. A new schema gets the next number if it may follow the
+    newest schema.
 
-    If the log has an equal schema, its number is used, even if newer schemas followed. Raises PagesNeeded,
-    SchemaMismatchError, and InvalidArgumentError for a schema that is too large, or for one schema too many.
+    If the log has an equal schema, the result has its number, even if there are newer schemas. Raises PagesNeeded,
+    SchemaMismatchError, and InvalidArgumentError for a schema that is too large, or if the log already has SCHEMAS_MAX
+    schemas.
     """
     last = newest(head)
     if last is None:

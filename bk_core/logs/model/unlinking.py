@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what a change of the head unlinks, so that vacuum does not delete it too early. Pure (N6).
+"""Records the pages and ledgers that a change of the head unlinks, so that vacuum does not delete them too early. Pure
+(N6).
 
-A reader with an older head still reads the ledgers and pages that this head names. So a change that unlinks something
-writes a record of it in the same step. Until the record is ``deleteDelayMs`` old, vacuum treats everything in it as
-listed. Any change may unlink: a publish that replaces a page by a larger one unlinks the old page.
+A reader with an older head still reads the ledgers and pages that this head names. So a change that unlinks some of
+them writes a record in the same step. Until the record is ``deleteDelayMs`` old, vacuum treats all pages and ledgers in
+it as listed. Any change may unlink: a publish that replaces a page by a larger page unlinks the old page.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from bk_core.logs.model.paging import Change, Pages, ledgers_below, ledgers_list
 from bk_core.model import LedgerId
 
 UNLINKED_BYTES_MAX = 1 << 10
-"""Limits a record, in bytes, that names every page and ledger by itself, so that 100 records fit into one multi beside
-their heads. A larger record is replaced by one that names only the pages and ledgers that the head itself named; such a
-page stands for everything below it."""
+"""The maximum size, in bytes, of a record that names each page and ledger separately. 100 such records fit into one
+multi with their heads. A larger record is replaced by a record of the pages and ledgers that the head itself named;
+such a page stands for all pages and ledgers below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlinkedRecord:
-    """A record in the store; ``made_ms`` is the time of the change by the store's clock."""
+    """An unlinked record in the metadata store. ``made_ms`` is the time of the change by the store's clock."""
 
     name: str
     made_ms: int
@@ -32,7 +33,8 @@ class UnlinkedRecord:
 
 
 def unlinked_by(before: LogHead, change: Change, pages: Pages) -> Unlinked:
-    """Return what ``change`` unlinks from ``before``, in more detail where ``pages`` has an unlinked page."""
+    """Return the pages and ledgers that ``change`` unlinks from the head ``before``. For an unlinked page that
+    ``pages`` has, the result names its content instead of the whole page."""
     exact = _Difference(change, pages).of(before)
     if len(encode_unlinked(exact)) <= UNLINKED_BYTES_MAX:
         return exact
@@ -58,8 +60,8 @@ def ledgers_kept(head: LogHead, records: Sequence[UnlinkedRecord], pages: Pages)
 
 
 class _Difference:
-    """Finds what a change unlinks. It may also name a ledger that another extent still lists; that does no harm, since
-    a record only prevents deletions."""
+    """Finds the pages and ledgers that a change unlinks. It may also find a ledger that another extent still lists.
+    This does no harm, because a record only prevents deletions."""
 
     def __init__(self, change: Change, pages: Pages) -> None:
         made = [new.page for new in change.new_pages]

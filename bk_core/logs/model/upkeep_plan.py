@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the upkeep of a cluster's logs: which steps come next, in which order, and which work waits and why. Pure.
+"""Plans the upkeep of a cluster's logs. A plan has the next steps, in their order, and the work that waits, with the
+reasons. Pure.
 
-First comes retention, which only unlinks: one compare-and-set for each log, and trimmed extents need not be copied.
-Then ledgers and pages that no log lists are deleted (N6), once in ``vacuum_every_ms``, because that reads the record of
-every ledger. Compaction comes last, the only step that moves bytes. It begins with the log after the one where it
-ended, so that each log has its turn however small the budget is.
+Retention comes first. It needs one compare-and-set for each log, and trimmed extents need not be copied. Then the
+ledgers and pages that no log lists are deleted (N6), once in ``vacuum_every_ms``, because the search reads the record
+of every ledger. Compaction comes last, because it is the only step that copies bytes. It begins after the log where the
+last compaction ended, so that each log has its turn however small the budget is.
 
-``bk_core.logs.machines`` makes each step safe against crashes and against other steps: a step that is cut off, or taken
-twice, does no harm.
+``bk_core.logs.machines`` makes each step safe against crashes and against other steps. It does no harm if a step is
+interrupted or repeated.
 """
 
 from __future__ import annotations
@@ -23,19 +24,27 @@ from bk_core.model import LedgerId
 
 DAY_MS = 24 * 3600 * 1000
 DELETE_DELAY_MIN_MS = 7 * DAY_MS
-"""The shortest delay for deletions by a worker that runs unattended (N6)."""
+"""The shortest ``delete_delay_ms`` of a worker that runs unattended (N6). Every job must publish its ledgers within
+this time."""
 TXN_RETENTION_MIN_MS = 30 * DAY_MS
+"""The shortest ``txn_retention_ms`` of such a worker. A version that is published again later may be in the log
+twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """The budgets and times of upkeep. Compaction copies at most ``copy_bytes_per_s``, and ``copy_bytes_per_hour`` in
-    the whole cluster over all workers; ``ledgers_per_hour`` limits the ledgers that are merged or deleted; 0: no limit.
-    A step copies about ``step_bytes``, and then the worker proves again that it is the elected one. A log with fewer
-    than ``extents_min`` small extents waits. ``vacuum_every_ms``: the time between two searches for garbage, which is
-    deleted ``delete_delay_ms`` after it was unlinked. The elected worker checks all logs every ``poll_s``, the other
-    workers check the election every ``vote_s``. A failed log is tried again after ``retry_s``, and then less and less
-    often, at least every ``retry_max_s``."""
+    """The budgets and times of upkeep.
+
+    Compaction copies at most ``copy_bytes_per_s`` in each worker, and ``copy_bytes_per_hour`` in the whole cluster.
+    ``ledgers_per_hour`` limits the ledgers that are merged or deleted. 0 sets no limit. A step copies about
+    ``step_bytes``; before the next step the worker proves again that it is elected. A log with fewer than
+    ``extents_min`` small extents waits.
+
+    A search for garbage comes every ``vacuum_every_ms``. Garbage is deleted ``delete_delay_ms`` after it was unlinked,
+    and transaction records ``txn_retention_ms`` after their last use. The elected worker checks all logs every
+    ``poll_s``; the other workers check the election every ``vote_s``. A log that failed is tried again after
+    ``retry_s``; after each further failure the pause doubles, up to ``retry_max_s``.
+    """
 
     copy_bytes_per_s: int = 32 << 20
     copy_bytes_per_hour: int = 20 << 30
@@ -76,8 +85,8 @@ class UpkeepConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Garbage:
-    """The objects of a log that nothing lists and that may be deleted now: ledgers, pages, transactions not used for
-    long."""
+    """The objects of a log that may be deleted now. ``ledgers`` and ``pages`` are not listed, and ``transactions``
+    counts transaction records that were not used for long."""
 
     ledgers: tuple[LedgerId, ...] = ()
     pages: int = 0
@@ -89,10 +98,13 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """The facts about a log. ``trouble``: why it cannot be kept, else empty. A trim to ``expired_offset`` unlinks
+    """The facts about a log on which a plan is based.
+
+    ``trouble`` says why the log gets no upkeep, and is empty if it does. A trim to ``expired_offset`` unlinks
     ``expired_ledgers`` with ``expired_bytes``. ``runs`` are worth merging, each into one ledger. ``unlinked`` counts
-    the recent unlinked records; the oldest of them is old enough at ``unlinked_until_ms``. ``garbage`` is None if no
-    search was made."""
+    the recent unlinked records; the oldest of them is old enough to delete at ``unlinked_until_ms``. ``garbage`` is
+    None if no search was made.
+    """
 
     name: str
     trouble: str = ""
@@ -109,8 +121,9 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedFacts:
-    """The facts about a deleted log. ``trouble``: why its ledgers cannot be deleted, else empty. ``is_marked``: only
-    the mark of its deletion was written. ``ledgers`` are all that were made for it; None if no search was made."""
+    """The facts about a deleted log on which a plan is based. ``trouble`` says why its ledgers cannot be deleted, and
+    is empty if they can. ``is_marked`` says that only the mark of the deletion was written. ``ledgers`` are all ledgers
+    that were made for the log, or None if no search was made."""
 
     name: str
     uuid: str
@@ -121,8 +134,8 @@ class DeletedFacts:
 
 
 class StepKind(enum.Enum):
-    """The kinds of steps. ``FINISH`` removes the mark of a deleted log; ``DELETE`` deletes its ledgers or, if it has
-    none, its record."""
+    """The kinds of steps. ``FINISH`` removes the mark of a deleted log. ``DELETE`` deletes the ledgers of a deleted log
+    or, if there are none, its record."""
 
     FINISH = "finish"
     TRIM = "trim"
@@ -133,9 +146,9 @@ class StepKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step, and why it is taken. ``ledgers`` counts those that it unlinks, deletes or merges; ``size_bytes`` are the
-    bytes that it unlinks or copies. ``before_offset`` belongs to a trim; ``doomed`` are the ledgers that a vacuum may
-    delete; ``uuid`` is that of a deleted log."""
+    """One step of a plan, with its reason ``why``. ``ledgers`` is the number of ledgers that it unlinks, deletes or
+    merges, and ``size_bytes`` the number of bytes that it unlinks or copies. ``before_offset`` is used by a trim.
+    ``doomed`` are the ledgers that a vacuum or a deletion may delete. ``uuid`` names a deleted log."""
 
     kind: StepKind
     log: str
@@ -149,7 +162,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Work that is not done now, why, and until when, if that is known. ``log`` is empty if it concerns all logs."""
+    """Work that is not done now, with the reason ``why``. ``until_ms`` is the time until which it waits, or 0 if that
+    is unknown. ``log`` is empty if the work concerns all logs."""
 
     log: str
     what: str
@@ -159,7 +173,8 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepPlan:
-    """A plan. ``looked``: garbage was searched for. ``is_rid``: ``steps`` delete all garbage that was found."""
+    """The steps to take now, in order, and the work that waits. ``looked`` says that garbage was searched for.
+    ``is_rid`` says that ``steps`` delete all garbage that was found."""
 
     steps: tuple[Step, ...] = ()
     waits: tuple[Waits, ...] = ()
@@ -168,19 +183,21 @@ class UpkeepPlan:
 
 
 def is_vacuum_due(record: UpkeepRecord, now_ms: int, config: UpkeepConfig) -> bool:
-    """Return whether to search for garbage now. A time in the future comes from a wrong clock, and counts as long
-    ago."""
+    """Return whether to search for garbage now. If the last search was in the future, a clock was wrong, and a search
+    is due."""
     return not 0 <= now_ms - record.vacuumed_ms < config.vacuum_every_ms
 
 
 def vacuumed(record: UpkeepRecord, now_ms: int, config: UpkeepConfig, *, is_rid: bool) -> UpkeepRecord:
-    """Return the record after a search. If garbage was left over, the next search comes in an hour."""
+    """Return the record after a search for garbage. If some garbage was not deleted, the next search comes in an
+    hour."""
     early_ms = 0 if is_rid else max(0, config.vacuum_every_ms - WINDOW_MS)
     return replace(record, vacuumed_ms=now_ms - early_ms)
 
 
 def spent(record: UpkeepRecord, step: Step, now_ms: int) -> UpkeepRecord:
-    """Return the record that a worker writes before this step."""
+    """Return the record that a worker writes before it takes this step. The record counts the step's bytes and
+    ledgers."""
     record = record.at(now_ms)
     if step.kind in (StepKind.VACUUM, StepKind.DELETE):
         return replace(record, ledgers=record.ledgers + step.ledgers)
@@ -197,8 +214,8 @@ def plan(
     config: UpkeepConfig,
     deleted: Sequence[DeletedFacts] = (),
 ) -> UpkeepPlan:
-    """Plan the work on these logs, and on the deleted ones, at this moment. ``record`` is the worker's. Times are by
-    the store's clock."""
+    """Plan the work on these logs and deleted logs at the time ``now_ms``. ``record`` is the record of upkeep. Times
+    are by the store's clock."""
     planner = _Planner(record.at(now_ms), config)
     fit = [log for log in logs if not log.trouble]
     waits = [Waits(log=log.name, what="all", why=log.trouble) for log in logs if log.trouble]
@@ -244,7 +261,7 @@ def _trims(logs: Sequence[LogFacts]) -> Iterator[Step]:
 
 
 def _behind(logs: Sequence[LogFacts], turn: str) -> list[LogFacts]:
-    """Return the logs by name, beginning with the first one after ``turn``."""
+    """Return the logs in the order of their names, beginning with the first log after the name ``turn``."""
     ordered = sorted(logs, key=lambda log: log.name)
     return [log for log in ordered if log.name > turn] + [log for log in ordered if log.name <= turn]
 
@@ -261,7 +278,7 @@ def _waiting(logs: Sequence[LogFacts], record: UpkeepRecord, config: UpkeepConfi
 
 
 class _Planner:
-    """Spends the budget of the record's hour."""
+    """Chooses steps within the budget that the record's hour has left, and notes the work that must wait."""
 
     def __init__(self, record: UpkeepRecord, config: UpkeepConfig) -> None:
         self._config, self._until_ms = config, record.window_ms + WINDOW_MS
@@ -280,16 +297,16 @@ class _Planner:
                 self._wait(log.name, f"deletion of {left} ledgers", "ledgers_per_hour")
             if doomed or log.garbage.pages or log.garbage.transactions:
                 why = (
-                    f"{len(log.garbage.ledgers)} ledgers and {log.garbage.pages} pages are listed by nothing since "
+                    f"{len(log.garbage.ledgers)} ledgers and {log.garbage.pages} pages have been listed by nothing for "
                     f"{self._config.delete_delay_ms // DAY_MS} days, {log.garbage.transactions} transactions unused"
                 )
                 steps.append(Step(kind=StepKind.VACUUM, log=log.name, why=why, ledgers=len(doomed), doomed=doomed))
         return steps
 
     def deletions(self, deleted: Sequence[DeletedFacts], now_ms: int) -> list[Step]:
-        """Return the steps that delete the ledgers of deleted logs. The record of a deleted log goes only once a search
-        finds no ledgers, so that the next search finds a ledger that a job made meanwhile, not knowing of the
-        deletion."""
+        """Return the steps that delete the ledgers of deleted logs. The record of a deleted log is deleted only once a
+        search finds no ledgers of the log. Until then a search still finds a ledger that a job makes without noticing
+        the deletion."""
         steps: list[Step] = []
         for log in deleted:
             is_due = log.deleted_ms + self._config.delete_delay_ms <= now_ms and not log.is_marked
@@ -324,7 +341,7 @@ class _Planner:
                 self._wait(log.name, f"compaction of {left} small extents", spent)
                 break
             part.append(run)
-            self._bytes -= _weight(run)  # a run is never cut, so the last one may exceed the rest of the budget
+            self._bytes -= _weight(run)  # a run is never cut, so the last run may exceed the rest of the budget
             self._ledgers -= len(run)
             if sum(map(_weight, part)) >= self._config.step_bytes:
                 yield _compaction(log.name, part)

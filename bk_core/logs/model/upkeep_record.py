@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of the worker that keeps a cluster's logs: its name, its spending in this hour, the log whose turn is
-next. Pure.
+"""The record of the worker that does the upkeep of a cluster's logs. It has the worker's name, the budget that was used
+in this hour, and the log whose turn is next. Pure.
 
-Its version in the store is the fence: a worker writes the record before each step, by compare-and-set, and a worker
-that was replaced meanwhile fails there. docs/formats.md §4 has its bytes.
+The record fences old workers. A worker writes the record by compare-and-set before each step, and fails if another
+worker has written it since. docs/formats.md §4 defines its bytes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from dataclasses import asdict, dataclass, fields, replace
 from bk_core.errors import MetadataCorruptError
 
 WINDOW_MS = 3600 * 1000
-"""The time for which a budget counts, an hour."""
+"""The time for which a budget counts, in milliseconds. It is an hour, as the names of the settings say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepRecord:
-    """The record of upkeep. ``owner`` and ``session`` name the worker. ``window_ms``: when the hour began;
-    ``copied_bytes`` and ``ledgers`` are spent since then. Compaction continues with the log after ``turn``.
-    ``vacuumed_ms``: when all garbage of all logs was last deleted; 0: never. Times are by the store's clock."""
+    """The record of upkeep. Times are by the store's clock.
+
+    ``owner`` and ``session`` name the elected worker. The hour of the budget began at ``window_ms``, and
+    ``copied_bytes`` and ``ledgers`` were used since then. Compaction continues with the log after ``turn``.
+    ``vacuumed_ms`` is the time at which all garbage of all logs was last deleted, or 0 if it never was.
+    """
 
     owner: str = ""
     session: int = 0
@@ -32,8 +35,8 @@ class UpkeepRecord:
     vacuumed_ms: int = 0
 
     def at(self, now_ms: int) -> UpkeepRecord:
-        """Return this record in the hour of ``now_ms``. An hour that begins in the future comes from a wrong clock, and
-        is replaced."""
+        """Return this record, with a new hour if its hour is over at ``now_ms``. An hour that begins in the future
+        comes from a wrong clock, and is replaced, too."""
         if self.window_ms <= now_ms < self.window_ms + WINDOW_MS:
             return self
         return replace(self, window_ms=now_ms, copied_bytes=0, ledgers=0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the parts of a store: the tree, the root, the watches, and the handling of writes whose answer was
-lost."""
+"""The base class of the parts of a store. It has the tree, the root and the watches, and handles writes whose answer
+was lost."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from bk_core.model import Versioned
 
 
 def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailableError) -> MetadataUnavailableError:
-    """Return the error to raise if no later try shows the outcome: the first one whose outcome is unknown. Raises
-    ``error`` at once if no try so far can have been applied."""
+    """Return the first error of a write whose outcome is unknown. The caller raises it if no later try shows the
+    outcome. ``lost`` is the result of this function after an earlier try. Raises ``error`` itself if no try so far can
+    have been applied."""
     if lost is None and error.outcome is Outcome.NOT_APPLIED:
         raise error
     return lost or error
@@ -34,7 +35,8 @@ def first_loss(lost: MetadataUnavailableError | None, error: MetadataUnavailable
 
 @contextlib.contextmanager
 def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
-    """Wrap the read after a lost write. If the read fails too, raise ``lost``, since the outcome stays unknown."""
+    """Wrap the read that follows a write whose answer was lost. If the read fails, too, raise ``lost``, because the
+    outcome of the write is still unknown."""
     try:
         yield
     except MetadataUnavailableError as error:
@@ -44,10 +46,10 @@ def looking_after(lost: MetadataUnavailableError | None) -> Iterator[None]:
 
 
 class StorePart:
-    """Base of the parts, which together are one :class:`~bk_core.metadata.port.MetadataStore` and share one
-    constructor. The port documents their public methods.
+    """The base class of the parts of a store. Together the parts are one :class:`~bk_core.metadata.port.MetadataStore`
+    and share one constructor. The port documents their public methods.
 
-    ``root`` is the ledgers root, such as ``/ledgers``; ``layout`` is the layout in the URI, or None if the URI names
+    ``root`` is the ledgers root, such as ``/ledgers``. ``layout`` is the layout in the URI, or None if the URI names
     none. All parts of a store note unreadable nodes in the same ``unreadable``.
     """
 
@@ -60,9 +62,10 @@ class StorePart:
         raise NotImplementedError
 
     def _create_with_parents(self, path: str, data: bytes) -> None:
-        """Create a node with bytes that no other process writes: after a lost answer, a node with equal bytes is ours.
+        """Create a node and its missing parents. No other process writes the same bytes, so after a lost answer a node
+        with equal bytes counts as ours.
 
-        Raises NodeExistsError if other bytes are there, MetadataUnavailableError if the outcome stays unknown.
+        Raises NodeExistsError if the node has other bytes, and MetadataUnavailableError if the outcome stays unknown.
         """
         self._create_settled(path, data, lambda found: found == data)
 
@@ -73,8 +76,8 @@ class StorePart:
         is_mine: Callable[[bytes], bool],
         lost: MetadataUnavailableError | None = None,
     ) -> None:
-        """Create a node and its missing parents. After a lost answer, or if the caller ``lost`` one before, ``is_mine``
-        tells whether an existing node is ours."""
+        """Create a node and its missing parents. After a lost answer, ``is_mine`` decides by the bytes of an existing
+        node whether it is ours. ``lost`` is the error of an earlier write of this node whose answer was lost."""
         for _ in range(WRITE_TRIES):
             try:
                 is_made, found = self._create_or_find(path, data, look=lost is not None)
@@ -93,8 +96,8 @@ class StorePart:
         )
 
     def _create_or_find(self, path: str, data: bytes, *, look: bool) -> tuple[bool, bytes | None]:
-        """Return whether the node was created now; if it exists and ``look`` is set, also its bytes. If parents are
-        missing, creates them, and the caller tries again."""
+        """Return whether the node was created now, and, if it exists and ``look`` is set, its bytes. If its parents are
+        missing, create them and return False, so that the caller tries again."""
         try:
             self._tree.create(path, data)
             return True, None
@@ -107,8 +110,8 @@ class StorePart:
             raise
 
     def _delete_settled(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node; if it is gone after a lost answer, that is success. Raises NoNodeError, BadVersionError,
-        NotEmptyError."""
+        """Delete a node. If it does not exist after a lost answer, the delete counts as successful. Raises NoNodeError,
+        BadVersionError, NotEmptyError."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
@@ -128,20 +131,20 @@ class StorePart:
             self._delete_settled(path)
 
     def _delete_own(self, path: str) -> None:
-        """Delete an ephemeral node of this session."""
+        """Delete the ephemeral node at ``path`` if it belongs to this session."""
         stat = self._tree.exists(path)
         if stat is not None and stat.owner == self._tree.session_id:
             self._delete_if_there(path)
 
     def _set_settled(self, path: str, data: bytes, version: int) -> None:
-        """Write a node by compare-and-set; after a lost answer, our bytes in the next version count as our write."""
+        """Write a node by compare-and-set. After a lost answer, our bytes in the next version count as our write."""
         try:
             self._tree.set(path, data, version)
         except MetadataUnavailableError as lost:
             if lost.outcome is Outcome.NOT_APPLIED:
                 raise
             with looking_after(lost):
-                self._tree.sync(self._root)  # the server may not have the write yet
+                self._tree.sync(self._root)  # this server may not have the write yet
                 found = self._read(path)
             if found != Versioned(data, version + 1):
                 raise
@@ -172,7 +175,8 @@ class StorePart:
             return self._tree.children(path)
 
     def _nodes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
-        """Return name, data and stat of each child; none if there is no such folder."""
+        """Return the name, data and stat of each child of a folder. If there is no such folder, return an empty
+        list."""
         try:
             names = self._children(folder)
         except NoNodeError:
@@ -194,7 +198,8 @@ class StorePart:
             return None
 
     def _watch_node(self, path: str, listener: Callable[[Snapshot], None]) -> CancelWatch | None:
-        """Watch the node at ``path``. Return the function that ends the watch, or None if there is no such node."""
+        """Watch the data of the node at ``path``. Return the function that ends the watch, or None if there is no such
+        node."""
         present, cancel = self._watches.add(path, read_data, listener)
         if present is None:
             self._tree.sync(self._root)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An election as Apache's auditors hold it: a sequence of ephemeral votes. The process with the first vote is elected,
-and the owner of the next vote follows when that session ends. The marks, locks and settings of under-replication use
-the retries of this file too."""
+"""Holds elections in the way of Apache's auditors, by a sequence of ephemeral votes. The process with the first vote is
+elected. When its session ends, the process with the next vote follows. The marks, locks and settings of
+under-replication use the retries of this file, too."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ T = TypeVar("T")
 
 _TRIES = 10
 UNKNOWN_OWNER = "unknown (its vote cannot be read)"
-"""The name of the elected process if its vote cannot be read: the vote still counts."""
+"""The name that is shown for the elected process if its vote cannot be read. Such a vote counts nevertheless."""
 
 
 class TryAgain(Exception):
-    """A node changed between the read and the write of one try."""
+    """Raised by one try whose node changed between its read and its write."""
 
 
 class Election(StorePart):
-    """Elections, each in a folder of its own."""
+    """The part of a store that holds elections. Each election has its folder."""
 
     def _vote(self, folder: str, owner: str, make_folders: Callable[[], None] = lambda: None) -> bool:
-        """Cast this session's vote, unless it is cast. Return whether it is the first vote."""
+        """Cast this session's vote, unless it is cast already. Return whether it is the first vote."""
 
         def vote() -> bool:
             votes = self._votes(folder)
@@ -38,13 +38,13 @@ class Election(StorePart):
                 make_folders()
                 ensure_path(self._tree, folder)
                 self._tree.create(f"{folder}/V_", encode_vote(owner), ephemeral=True, sequential=True)
-                raise TryAgain  # read again to see its rank; a vote whose answer was lost is found, too
+                raise TryAgain  # read again to see the rank of the vote; a vote whose answer was lost is found, too
             return votes[0][2].owner == self._tree.session_id
 
         return self._settled(vote, "An election")
 
     def _votes(self, folder: str) -> list[tuple[str, bytes, NodeStat]]:
-        """Return the votes, the first one first."""
+        """Return the votes in the order in which they were cast."""
         votes = [(number, node) for node in self._nodes(folder) if (number := vote_number(node[0])) is not None]
         return [node for _, node in sorted(votes, key=lambda vote: vote[0])]
 
@@ -66,7 +66,7 @@ class Election(StorePart):
         return owner
 
     def _settled(self, act: Callable[[], T], what: str) -> T:
-        """Repeat ``act``, which must be safe to repeat, until it returns a result. Raises MetadataUnavailableError."""
+        """Repeat ``act`` until it returns a result. It must be safe to repeat. Raises MetadataUnavailableError."""
         lost: MetadataUnavailableError | None = None
         for _ in range(_TRIES):
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of other systems that keep their data in ledgers, such as Pulsar. Nothing here writes."""
+"""Reads the nodes of other systems that keep their data in ledgers, such as Pulsar. It never writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bk_core.model import Versioned
 
 
 class ForeignNodes(StorePart):
-    """Reads any node by its absolute path."""
+    """The part of a store that reads any node by its absolute path."""
 
     def read_foreign_node(self, path: str) -> Versioned[bytes] | None:
         return self._read(path)

@@ -2,7 +2,7 @@
 """Makes the ids of new ledgers as Apache's clients do, so that both can work on one cluster.
 
 An id is the number of an ephemeral sequential node, which is deleted once the id is used. A client that makes many
-ledgers reserves several ids in one transaction, and uses them in order. Unused ids are lost; their nodes go with the
+ledgers reserves several ids in one transaction, and uses them in order. Unused ids are lost; their nodes end with the
 session.
 """
 
@@ -29,9 +29,9 @@ from bk_core.metadata.tree.tree import (
 )
 
 RESERVED_MAX = 16
-_RESERVED_S = 0.25  # the ids reserved at once last about this long, at the rate of the last second
+_RESERVED_S = 0.25  # the seconds for which the ids of one reservation last, at the rate of the last second
 _TOGETHER_S = 1.0
-"""Limits the seconds for which a thread waits while another thread asks the store. After that it asks the store
+"""The number of seconds that a thread waits while another thread requests ids from the store. Then it sends a request
 itself."""
 _HOB = re.compile(r"HOB-([0-9]{10})")
 _KEPT_FOLDERS = 3
@@ -39,25 +39,27 @@ _TRIES = 8
 
 
 class NewId(NamedTuple):
-    """An id that no other client gets, and the node to delete when the id is used."""
+    """An id that no other client gets, with the path of the node to delete when the id is used."""
 
     number: int
     node: str
 
 
 class IdGenerator:
-    """Makes ids that no other client gets, unless ledgers are also created with given ids. Thread-safe.
+    """Makes ids for new ledgers. No other client gets the same id, unless it creates a ledger with a given id. Any
+    thread may call it.
 
-    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits. A client that began before goes
-    on with ``idgen`` until it finds them used up: its numbers never come twice. ``clock`` returns seconds.
+    Once the 31-bit ids of ``idgen`` are used up, ``idgen-long`` gives ids of 63 bits. A client that began before
+    continues with ``idgen`` until it finds them used up, which is safe because its numbers never repeat. ``clock``
+    returns seconds.
     """
 
     def __init__(self, tree: Tree, root: str, clock: Callable[[], float] | None = None) -> None:
         self._tree, self._root, self._clock = tree, root, clock or time.monotonic
-        self._asking = threading.Lock()  # held while one thread asks the store; others wait at most _TOGETHER_S
-        self._lock = threading.Lock()  # guards the rest
+        self._asking = threading.Lock()  # held while one thread requests ids; other threads wait at most _TOGETHER_S
+        self._lock = threading.Lock()  # guards the fields below
         self._reserve: deque[NewId] = deque()
-        self._is_long: bool | None = None  # whether the 31-bit ids are used up; None: not known yet
+        self._is_long: bool | None = None  # whether the 31-bit ids are used up, or None if that is not known yet
         self._taken_at: deque[float] = deque(maxlen=round(RESERVED_MAX / _RESERVED_S))
 
     def next(self, layout: Layout) -> NewId:
@@ -86,13 +88,14 @@ class IdGenerator:
             return self._reserve.popleft()
 
     def _wanted(self) -> int:
-        """Return how many ids to ask for: one, unless many were taken in the last second."""
+        """Return the number of ids to request. It is one, unless many ids were taken in the last second."""
         with self._lock:
             since = self._clock() - 1.0
             return max(1, round(_RESERVED_S * sum(at > since for at in self._taken_at)))
 
     def release(self, made: NewId) -> None:
-        """Delete the node of an id that was used or is not needed. If that fails, the node goes with the session."""
+        """Delete the node of an id that was used or is not needed. If the delete fails, the node ends with the
+        session."""
         with contextlib.suppress(TreeError, MetadataUnavailableError):
             self._tree.delete(made.node)
 
@@ -133,7 +136,8 @@ class IdGenerator:
                 self._tree.delete(f"{folder}/{_high_name(high)}")
 
     def _sequence(self, folder: str, count: int) -> list[NewId]:
-        """Return the next ``count`` numbers of this folder, or fewer; none when its 31-bit numbers are used up."""
+        """Return the next ``count`` numbers of this folder, or fewer when its 31-bit numbers are almost used up. Return
+        an empty list once they are used up."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
@@ -144,7 +148,7 @@ class IdGenerator:
             except MetadataUnavailableError as error:
                 if error.outcome is Outcome.NOT_APPLIED:
                     raise
-                lost = error  # a number may be lost: ask for another one
+                lost = error  # a number may be lost; request another one
                 continue
             return self._valid(nodes)
         raise lost or MetadataError("The folder of ledger ids is deleted again and again", value=folder)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of ledgers. After a lost answer, the record found is compared with the one that was to be written (MUST
-8)."""
+"""Reads and writes the records of ledgers. After a lost answer it compares the record in the store with the record that
+it wrote (MUST 8)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ _ID_TRIES = 100
 
 
 class Ledgers(StorePart):
-    """The ledgers of one cluster. If the URI names a layout, it must be the one in the LAYOUT record."""
+    """The part of a store that has the ledgers' records. If the URI names a layout, it must be the layout in the LAYOUT
+    record."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         super().__init__(tree, root, watches, layout)
@@ -108,7 +109,8 @@ class Ledgers(StorePart):
         )
 
     def _create_ledger_with(self, made: NewId, data: bytes, metadata: LedgerMetadata) -> None:
-        """Create the record and delete the node of its id in one transaction; if that fails, one after the other."""
+        """Create the record and delete the node of its id in one transaction. If that fails, do both one after the
+        other."""
         path, lost = self._znode_of(made.number), None
         try:
             try:
@@ -122,7 +124,7 @@ class Ledgers(StorePart):
             self._create_ledger_at(path, data, metadata, lost)
         except (NodeExistsError, InvalidArgumentError):
             self._ids.release(made)
-            raise  # after another error the store is away: the node goes with the session
+            raise  # after another error the store is away, and the node ends with the session
         self._ids.release(made)
 
     def _create_ledger_at(
@@ -131,7 +133,8 @@ class Ledgers(StorePart):
         def is_mine(found: bytes) -> bool:  # without a token, equal bytes may be another client's
             if found == data and metadata.c_token is None:
                 raise MetadataUnavailableError(
-                    "The answer to creating a ledger was lost, and its record has no token to know it by", value=path
+                    "The answer to creating a ledger was lost, and a record without a token is not recognized",
+                    value=path,
                 )
             try:
                 return metadata.c_token is not None and decode_ledger(found).c_token == metadata.c_token
@@ -212,8 +215,8 @@ class Ledgers(StorePart):
         self._prune(path)
 
     def _prune(self, path: str) -> None:
-        """Delete the folders that a deletion left empty; a creation makes its folders again. This client may have no
-        right to delete the highest one."""
+        """Delete the folders that a deletion left empty. A later creation makes its folders again. This client may have
+        no right to delete the highest folder."""
         with contextlib.suppress(TreeError, MetadataUnavailableError, MetadataAccessError):
             while (path := path.rpartition("/")[0]) != self._root:
                 self._tree.delete(path)
@@ -231,7 +234,7 @@ class Ledgers(StorePart):
             names = self._tree.children(self._root + folder) if folder else self._children(self._root)
         except NoNodeError as error:
             if folder:
-                return  # emptied and deleted while we walk
+                return  # the folder was emptied and deleted during the walk
             raise MetadataCorruptError(
                 "The ledgers root is gone", value=self._root, remedy="restore the metadata of the cluster"
             ) from error

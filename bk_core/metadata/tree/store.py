@@ -23,7 +23,8 @@ from bk_core.metadata.worker import Worker
 
 
 class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, Logs, DeletedLogs, ForeignNodes):
-    """A :class:`~bk_core.metadata.port.MetadataStore`, made of one part for each subject. Owns its tree and threads.
+    """A :class:`~bk_core.metadata.port.MetadataStore` over a tree. It consists of one part for each subject, and owns
+    the tree and its threads.
 
     ``first_folders``, below or beside the root, are created with a cluster, so that they get the intended ACLs.
     """
@@ -51,7 +52,7 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, L
         known, data = self.instance_id(), self._find(f"{self._root}/INSTANCEID") or b""
         if (found := data.decode("utf-8", "replace")) != known:
             raise MetadataCorruptError(
-                "Another cluster stands at this ledgers root" if found else "The cluster at this ledgers root is gone",
+                "Another cluster is at this ledgers root" if found else "The cluster at this ledgers root is gone",
                 value=f"{self.uri}: INSTANCEID {found or 'none'}, it was {known}",
                 remedy="restore the metadata of the cluster that these bookies belong to",
             )
@@ -78,7 +79,7 @@ class TreeStore(Ledgers, Bookies, Cookies, Underreplication, Upkeep, Security, L
         self._tree.sync(self._root)
 
     def close(self) -> None:
-        """Do as the port says; may be called twice."""
+        """End the session, as the port says. A second call is allowed."""
         self._stop_registering()
         self._tree.close()
         self._worker.stop()

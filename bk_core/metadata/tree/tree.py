@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port below Apache's layout: a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches.
+"""The port to a tree of versioned nodes with sessions, ephemeral nodes and one-shot watches. Apache's layout is built
+on it.
 
 :mod:`bk_core.metadata.zookeeper.session` implements it with kazoo. Tests have a tree in memory, on which the parts in
-:mod:`bk_core.metadata.tree` run the same code with the same bytes. Paths are absolute. The exceptions here are answers
-of the store and never leave the package; a call that gets no answer raises MetadataUnavailableError.
+:mod:`bk_core.metadata.tree` run the same code with the same bytes. Paths are absolute. The exceptions of this file are
+refusals of the store, and never leave the package. A call that gets no answer raises MetadataUnavailableError.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from bk_core.metadata.port import CancelWatch, SessionState
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_000_000
-"""Limits the bytes of a node: ZooKeeper drops the connection on a request over 1 MiB, which would look like a lost
-answer."""
+"""The maximum size of a node in bytes. ZooKeeper drops the connection after a request over 1 MiB, which would look like
+a lost answer."""
 MULTI_BYTES_MAX = 0xFFFFF - 1000
-"""Limits the bytes of a multi (:func:`multi_bytes`): ZooKeeper's limit, jute.maxbuffer, less a reserve."""
-_OP_BYTES = 48  # of an operation besides its path and data: headers, lengths, version, access rights
+"""The maximum size of a multi in bytes (:func:`multi_bytes`). It is ZooKeeper's limit, jute.maxbuffer, minus a
+reserve."""
+_OP_BYTES = 48  # an operation's size without path and data: headers, lengths, version, access rights
 
 WRITE_TRIES = 4
-"""The number of times that a write is sent if its answers are lost, each within the tree's deadline."""
+"""The number of times that a write is sent if its answers are lost. Each try has the tree's deadline."""
 
 Watcher: TypeAlias = Callable[[], None]
-"""A function that is called once, when the state that was read may have changed, or the watch was lost with the
+"""A function that is called once, when the state that was read may have changed, or when the watch was lost with the
 connection. It must not block."""
 
 
 class TreeError(Exception):
-    """Base: the store refused the call; nothing was changed."""
+    """The base class of refusals. The store refused the call, and nothing was changed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -56,8 +58,8 @@ class NotEmptyError(TreeError):
 
 
 class NodeStat(NamedTuple):
-    """A node's version, its times by the store's clock, and its owner: the session of an ephemeral node, otherwise
-    0."""
+    """A node's version, its times by the store's clock, and its owner. The owner of an ephemeral node is its session,
+    of any other node 0."""
 
     version: int
     ctime_ms: int
@@ -101,8 +103,8 @@ def multi_bytes(ops: Sequence[Op]) -> int:
 
 
 class Tree(Protocol):
-    """A session with the store. Every call has a deadline. Reads are repeated within it; a write that may have been
-    sent is not."""
+    """A session with the store that holds the tree. Every call has a deadline. A read is repeated within the deadline;
+    a write that may have been sent is not repeated."""
 
     @property
     def session_id(self) -> int:
@@ -112,17 +114,18 @@ class Tree(Protocol):
     @property
     def session_timeout_s(self) -> float: ...
     def get(self, path: str, watch: Watcher | None = None) -> tuple[bytes, NodeStat]:
-        """Return a node's data and stat. Raises NoNodeError, and then sets no watch."""
+        """Return a node's data and stat, and set the watch. Raises NoNodeError; then no watch is set."""
         ...
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """Read several nodes in one round trip; None for a node that does not exist."""
+        """Return the data and stat of several nodes, read in one round trip, with None for each node that does not
+        exist."""
         ...
 
     def exists(self, path: str) -> NodeStat | None: ...
     def children(self, path: str, watch: Watcher | None = None) -> list[str]:
-        """Return the children's names, sorted. ``watch`` fires when a child comes or goes. Raises NoNodeError, and then
-        sets no watch."""
+        """Return the names of a node's children, sorted, and set the watch, which fires when a child is created or
+        deleted. Raises NoNodeError; then no watch is set."""
         ...
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequential: bool = False) -> str:
@@ -131,15 +134,16 @@ class Tree(Protocol):
         ...
 
     def set(self, path: str, data: bytes, version: int) -> int:
-        """Write a node's data; return the new version. Raises NoNodeError, BadVersionError."""
+        """Write a node's data if the node has this version, and return the new version. Raises NoNodeError,
+        BadVersionError."""
         ...
 
     def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Delete a node. Raises NoNodeError, BadVersionError, NotEmptyError."""
+        """Delete a node if it has this version. Raises NoNodeError, BadVersionError, NotEmptyError."""
         ...
 
     def multi(self, ops: Sequence[Op]) -> list[str]:
-        """Carry out all operations or none; return the paths of the created nodes. Raises the error of the first
+        """Carry out all operations or none, and return the paths of the created nodes. Raises the error of the first
         operation that was refused, and InvalidArgumentError for more than MULTI_BYTES_MAX."""
         ...
 
@@ -149,7 +153,7 @@ class Tree(Protocol):
 
 
 def ensure_path(tree: Tree, path: str) -> None:
-    """Create ``path`` and its missing parents, with empty data; existing nodes stay unchanged."""
+    """Create ``path`` and its missing parents, with empty data. Existing nodes are not changed."""
     for last_try in (*[False] * (WRITE_TRIES - 1), True):
         if path in ("", "/") or tree.exists(path) is not None:
             return

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The marks of ledgers that lack copies (P8), the locks of the workers that repair them, and the settings of
-auto-recovery. They are in Apache's subtree, so that Apache's auto-recovery and ours can share them (decision 0049)."""
+"""Reads and writes the marks of ledgers that lack copies (P8), the locks of the workers that repair them, and the
+settings of auto-recovery. They are in Apache's subtree, so that Apache's auto-recovery and ours share them (decision
+0049)."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from bk_core.observe.audit import audited
 
 
 class Underreplication(Election):
-    """The subtree ``underreplication`` of one cluster."""
+    """The part of a store that has the subtree ``underreplication``."""
 
     # --- marks ---
 
@@ -54,7 +55,7 @@ class Underreplication(Election):
             except (NoNodeError, NodeExistsError, BadVersionError) as error:
                 raise TryAgain from error  # the mark changed between our read and our write
 
-        self._settled(mark, f"The mark of ledger {ledger_id}")  # marking twice has the same result
+        self._settled(mark, f"The mark of ledger {ledger_id}")  # a second mark has the same result
 
     @property
     def _folder(self) -> str:
@@ -74,7 +75,7 @@ class Underreplication(Election):
             return
         with self.unreadable.reading(NodeKind.MARK, path):
             extended = extend_mark(data, missing)
-        # Written even if nothing is added: the new version keeps an earlier repair from removing the mark.
+        # The mark is written even if nothing is added, because a repair that began before cannot remove a new version.
         self._tree.set(path, extended, stat.version)
 
     def _make_folders(self) -> None:
@@ -93,7 +94,7 @@ class Underreplication(Election):
         try:
             names = self._tree.children(folder)
         except NoNodeError:
-            return  # repaired and deleted during the walk
+            return  # the ledger was repaired and the folder deleted during the walk
         if levels:
             for name in names:
                 yield from self._walk_marks(f"{folder}/{name}", levels - 1)
@@ -136,7 +137,7 @@ class Underreplication(Election):
         return removed
 
     def _prune_marks(self, path: str) -> None:
-        """Delete the empty folders above a mark that is gone, as Apache does; the next mark creates them again."""
+        """Delete the empty folders above a mark that was deleted, as Apache does. The next mark creates them again."""
         with contextlib.suppress(NoNodeError, NotEmptyError, MetadataUnavailableError):
             for _ in range(4):
                 path = path.rpartition("/")[0]
@@ -160,8 +161,8 @@ class Underreplication(Election):
             except NodeExistsError as error:
                 stat = self._stat(path)
                 if stat is None:
-                    raise TryAgain from error  # given back in the meantime
-                return stat.owner == self._tree.session_id  # ours, if the answer to an earlier try was lost
+                    raise TryAgain from error  # the lock was released in the meantime
+                return stat.owner == self._tree.session_id  # it is ours if the answer to an earlier try was lost
 
         return self._settled(lock, f"The lock of ledger {ledger_id}")
 
@@ -199,7 +200,8 @@ class Underreplication(Election):
         return self._setting(NodeKind.DELAY, "lostBookieRecoveryDelay", decode_lost_bookie_delay_s)
 
     def _setting(self, kind: NodeKind, name: str, decode: Callable[[bytes], int | None]) -> int | None:
-        """Return a setting for all auditors. An unreadable record must not stop an auditor, so it counts as not set."""
+        """Return a setting for all auditors, or None if it is not set. An unreadable record must not stop an auditor,
+        so it counts as not set."""
         path = f"{self._folder}/{name}"
         data = self._find(path)
         if data is None:
@@ -228,7 +230,7 @@ class Underreplication(Election):
         self._put(audit.value, encode_audit_time(time_ms, before))
 
     def _put(self, name: str, data: bytes) -> None:
-        """Write a record that has no history to protect: it holds the present wish of an operator or an auditor."""
+        """Write a record without compare-and-set. It holds the last value that an operator or an auditor has set."""
         path = f"{self._folder}/{name}"
 
         def put() -> None:

@@ -2,9 +2,9 @@
 """Lasting watches, built from ZooKeeper's one-shot watches.
 
 When a watch fires, or is lost with the connection, the node is read again with a new watch. A listener is called when
-the new state differs from the last state that it got. So a listener always learns the newest state, even after an
-outage, but may miss states in between. If a node cannot be read, the error is logged and the read is tried again as
-long as the node has listeners; no watch ends silently.
+the new state differs from the last state that it got. So a listener always gets the newest state, even after an outage,
+but may miss states in between. If a node cannot be read, the error is logged, and the read is repeated for as long as
+the node has listeners. So no watch ends silently.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _RETRY_S = 0.5
 _RETRY_REFUSED_S = 5.0
 
 Snapshot: TypeAlias = Any
-"""The result of a read, such as (data, stat), or None if the node is gone."""
+"""The result of a read, such as (data, stat), or None if the node does not exist."""
 Read: TypeAlias = Callable[[Tree, str, Watcher | None], Snapshot]
 
 
 def read_data(tree: Tree, path: str, watch: Watcher | None) -> tuple[bytes, NodeStat] | None:
-    """Read a node's data and set a watch. Returns None and sets no watch if the node is gone."""
+    """Return a node's data and stat, and set a watch. If the node does not exist, return None and set no watch."""
     try:
         return tree.get(path, watch)
     except NoNodeError:
@@ -37,9 +37,8 @@ def read_data(tree: Tree, path: str, watch: Watcher | None) -> tuple[bytes, Node
 
 
 class _Node:
-    """A watched node. ``armed``: a watch is set in the store; ``queued``: a job that reads the node again is queued.
-
-    ``reading`` is held while the node is read and compared, so that listeners get snapshots in order.
+    """A watched node. ``armed`` says that a watch is set in the store. ``queued`` says that a job that reads the node
+    again is queued. ``reading`` is held while the node is read and compared, so that listeners get snapshots in order.
     """
 
     __slots__ = ("armed", "listeners", "path", "queued", "read", "reading", "snapshot")
@@ -53,17 +52,17 @@ class _Node:
 
 
 class Watches:
-    """All watches of one store. Listeners run on ``worker``."""
+    """All watches of one store. Listeners are called on the thread of ``worker``."""
 
     def __init__(self, tree: Tree, worker: Worker) -> None:
         self._tree, self._worker = tree, worker
-        self._lock = threading.Lock()  # guards flags and dicts; never held while reading
+        self._lock = threading.Lock()  # guards flags and dicts; never held while a node is read
         self._nodes: dict[tuple[str, Read], _Node] = {}
 
     def add(self, path: str, read: Read, listener: Callable[[Snapshot], None]) -> tuple[Snapshot, CancelWatch]:
         """Watch a node. Return its present state, and a function that ends the watch. ``listener`` is called with later
-        states until then, or until the node is deleted. The watch is set before this returns. Raises the error of the
-        read."""
+        states until the watch is ended or the node is deleted. The watch is set before this returns. Raises the error
+        of the read."""
         node = self._node(path, read)
         with node.reading:
             if not node.armed:
@@ -75,8 +74,8 @@ class Watches:
                 return node.snapshot, lambda: self._remove(node, key)
 
     def read(self, path: str, read: Read) -> Snapshot:
-        """Return the present state. :meth:`seen` returns it until a watch reports a change. Raises the error of the
-        read."""
+        """Read the node and return its state. :meth:`seen` then returns this state until a watch reports a change.
+        Raises the error of the read."""
         node = self._node(path, read)
         with node.reading:
             if node.armed:
@@ -94,8 +93,8 @@ class Watches:
             return self._nodes.setdefault((path, read), _Node(path, read))
 
     def _kept(self, node: _Node) -> bool:
-        """Keep the node that was read, and return True; return False if it does not exist, and then no watch stays. The
-        lock is held."""
+        """Keep a node that was just read, and return True. If it does not exist, return False; then it has no watch.
+        The lock is held."""
         if node.snapshot is None:
             node.armed = False
             return False
@@ -103,18 +102,19 @@ class Watches:
         return True
 
     def seen(self, path: str, read: Read) -> Snapshot:
-        """Return the state as it was last read, or None if a watch has reported a change since. Sends no request."""
+        """Return the state that was last read, or None if a watch has reported a change since. This sends no
+        request."""
         with self._lock:
             node = self._nodes.get((path, read))
             return node.snapshot if node is not None and node.armed else None
 
     def _remove(self, node: _Node, key: object) -> None:
-        with self._lock:  # the node stays while its watch is set: watching it again needs no second watch
+        with self._lock:  # the node is kept while its watch is set, so that a new listener needs no second watch
             node.listeners.pop(key, None)
 
     def _read(self, node: _Node) -> None:
         with self._lock:
-            node.armed = True  # before reading: an event from here on needs another read
+            node.armed = True  # before the read, because an event from here on needs another read
         try:
             node.snapshot = node.read(self._tree, node.path, lambda: self._fired(node))
         except BaseException:
@@ -146,7 +146,7 @@ class Watches:
                 self._reread_later(node, _RETRY_S)
                 return
             except Exception:
-                logger.exception("a watch of %s could not be set again; it is tried again", node.path)
+                logger.exception("a watch of %s could not be set again; the next try follows", node.path)
                 self._reread_later(node, _RETRY_REFUSED_S)
                 return
             news = self._news(node)

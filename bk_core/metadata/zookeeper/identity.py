@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of this process in ZooKeeper: credentials from a file, which is read again for each connection.
+"""Reads the credentials by which this process identifies itself to ZooKeeper. Their file is read again for each
+connection.
 
 A TLS certificate is an identity by itself, of scheme ``x509``, if ZooKeeper's X509AuthenticationProvider is on.
 """
@@ -23,7 +24,7 @@ _BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """One line of the file: a scheme, a user and a password."""
+    """One line of a file of credentials: a scheme, a user and a password."""
 
     scheme: str
     user: str
@@ -31,7 +32,7 @@ class Credential:
 
     @property
     def name(self) -> str:
-        """The identity as it stands in an ACL."""
+        """The name of the identity in an ACL."""
         if self.scheme == "sasl":
             return f"sasl:{self.user}"
         digest = hashlib.sha1(f"{self.user}:{self.password}".encode(), usedforsecurity=False).digest()
@@ -39,7 +40,8 @@ class Credential:
 
 
 class ZooKeeperIdentity:
-    """The credentials in the file at ``path``. Raises InvalidArgumentError if they cannot be used."""
+    """The credentials in the file at ``path``, for the sessions of one process. Raises InvalidArgumentError if they
+    cannot be used."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -56,15 +58,16 @@ class ZooKeeperIdentity:
         return self._read
 
     def refresh(self) -> None:
-        """Read the file again. If it cannot be used, for example because it is being written, keep the credentials."""
+        """Read the file again. If it cannot be used, for example because it is being written, keep the old
+        credentials."""
         try:
             self._read = read_credentials(self.path)
         except InvalidArgumentError as error:
-            logger.warning("the credentials for ZooKeeper stay as they were: %s", error)
+            logger.warning("the old credentials for ZooKeeper are kept: %s", error)
 
     @property
     def digests(self) -> set[tuple[str, str]]:
-        """The credentials for kazoo's ``addauth``."""
+        """The credentials of scheme ``digest``, as kazoo's ``auth_data``."""
         return {("digest", f"{each.user}:{each.password}") for each in self._read if each.scheme == "digest"}
 
     @property
@@ -80,8 +83,8 @@ class ZooKeeperIdentity:
 
 
 def read_credentials(path: str) -> tuple[Credential, ...]:
-    """Read a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``; empty lines and comments (``#``) are
-    skipped. Raises InvalidArgumentError."""
+    """Return the credentials in a file of lines ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``. Empty lines and
+    comments (``#``) are skipped. Raises InvalidArgumentError."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(_BYTES_MAX)

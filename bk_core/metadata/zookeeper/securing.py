@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the ACLs of a cluster's nodes, and sets them as ``zookeeper_acl`` says, or opens them to everybody again.
+"""Checks the ACLs of a cluster's nodes. Sets them to the ACLs of ``zookeeper_acl``, or opens the nodes to everybody
+again.
 
-It may be stopped at any node and run again: nodes whose ACL is right are left alone. A folder comes before its content.
+It may be stopped at any node and run again, because nodes with the right ACL are not changed. A folder is changed
+before its content.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ _LEAVES = ("ledgers", "registrations", "cookies", "marks", "locks", "votes", "id
 
 @dataclass(slots=True)
 class Looked:
-    """The result of a walk: the number of nodes; the nodes that everybody may change, by kind, and a few of their
-    paths; how many nodes have another ACL than wanted (``other``), and how many were ``changed``. ``is_whole``: the
-    walk met every node."""
+    """The result of a walk over a cluster's nodes.
+
+    ``nodes`` is the number of nodes. ``open_kinds`` counts the nodes that everybody may change, by kind, and
+    ``open_paths`` has a few of their paths. ``other`` is the number of nodes that had another ACL than wanted, and
+    ``changed`` the number of nodes that got another ACL. ``is_whole`` says that the walk met every node.
+    """
 
     nodes: int = 0
     open_kinds: Counter[str] = field(default_factory=Counter)
@@ -38,7 +43,8 @@ class Looked:
 
 
 def find_open_nodes(tree: ZooKeeperTree, root: str, *, nodes_max: int, within_s: float) -> Looked:
-    """Check at most about ``nodes_max`` nodes, for about ``within_s``. The most important nodes come first."""
+    """Check at most about ``nodes_max`` nodes, for about ``within_s`` seconds. The ledgers, which are the most nodes,
+    come last."""
     looked, until = Looked(), time.monotonic() + within_s
     for part in _parts(_nodes(tree, root)):
         for path, found in zip(part, tree.acls(part), strict=True):
@@ -51,8 +57,9 @@ def find_open_nodes(tree: ZooKeeperTree, root: str, *, nodes_max: int, within_s:
 
 
 def secure(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl, *, undo: bool, apply: bool) -> Looked:
-    """Give every node its ACL by ``acl``, or with ``undo`` an ACL that is open to everybody; without ``apply`` only
-    count. Raises MetadataAccessError, before anything is changed, if our identity could not undo the change."""
+    """Give every node the ACL that ``acl`` has for it or, with ``undo``, an ACL that is open to everybody. Without
+    ``apply`` only count the nodes that have another ACL. Raises MetadataAccessError, before anything is changed, if the
+    identity of this process could not undo the change."""
     wanted_here = {} if undo else _own(tree, root, acl)
     if apply and not undo and acl.members:
         for folder in FIRST_FOLDERS:
@@ -74,8 +81,8 @@ def secure(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl, *, undo: bool, app
 
 
 def bookies_without_acls(tree: ZooKeeperTree, root: str) -> list[str]:
-    """Return the registered bookies that run with ``open``: their nodes are open to everybody, as they have no ACL or
-    no identity."""
+    """Return the registered bookies that run with ``zookeeper_acl=open`` or without an identity. Their nodes are open
+    to everybody."""
     paths = [
         f"{folder}/{name}"
         for folder in (f"{root}/available", f"{root}/available/readonly")
@@ -87,8 +94,8 @@ def bookies_without_acls(tree: ZooKeeperTree, root: str) -> list[str]:
 
 
 def _own(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl) -> dict[Acl, Acl]:
-    """Prove on a node of our own that our identity keeps its rights. Return the ACL that ZooKeeper makes of
-    ``auth:``."""
+    """Prove on a temporary node that the identity of this process keeps its rights. Return the ACL that ZooKeeper
+    stores for an ACL with ``auth:``."""
     if acl.is_open:
         raise InvalidArgumentError(
             "There is nothing to secure: this ACL lets everybody change new nodes",
@@ -107,7 +114,7 @@ def _own(tree: ZooKeeperTree, root: str, acl: ZooKeeperAcl) -> dict[Acl, Acl]:
             remedy="name it as admin=… there, or give another --zookeeper-auth-path",
         ) from error
     finally:
-        with contextlib.suppress(MetadataAccessError):  # the node goes with the session
+        with contextlib.suppress(MetadataAccessError):  # the node ends with the session
             tree.delete(probe)
     return {} if acl.members else {acl.of(probe, root): found[0]}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session with ZooKeeper, through kazoo. Only this package imports kazoo (M2).
+"""Holds a session with ZooKeeper, through kazoo. Only this package imports kazoo (M2).
 
 Every call has a deadline. A read whose connection broke is repeated within the deadline. A write waits for a connection
 and is then sent at most once. Without a connection it is certainly not applied; once it may have been sent, a missing
@@ -7,12 +7,12 @@ answer means outcome UNKNOWN. Kazoo's states CONNECTED, SUSPENDED and LOST are t
 reconnects, and begins a new session after a loss. Its wait for one server is shorter than every call's deadline
 (:class:`BoundedHandler`, M5).
 
-With an identity, the session counts as connected once ZooKeeper has accepted the identity, on each connection anew. So
-no call that needs rights is sent before that. While credentials are refused every call fails at once; the file is read
-and the credentials are tried again later.
+With an identity, a connection counts as usable once ZooKeeper has accepted the identity on it. So no call that needs
+rights is sent before. While ZooKeeper refuses the credentials, every call fails without a wait; from time to time the
+file is read again and its credentials are tried.
 
-Reads never go back in time, whichever server answers. ZooKeeper does not move a session to a server that is behind it.
-Beginning a session is a write, so the server that answers it has all earlier writes.
+Reads never go back in time, whichever server answers. ZooKeeper does not move a session to a server that lacks a write
+which the session has seen. The begin of a session is a write, so the server that answers it has all earlier writes.
 """
 
 from __future__ import annotations
@@ -90,15 +90,16 @@ from bk_core.metadata.zookeeper.told import without_data
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.addFilter(without_data)
-_kazoo_logger.addHandler(logging.NullHandler())  # its warnings go only to configured logging, not to stderr
+_kazoo_logger.addHandler(logging.NullHandler())  # without configured logging, kazoo's warnings do not go to stderr
 _REPEAT_S = 0.05
 _REVIVE_S = 0.5
 _REFUSED_PAUSE_S = 10.0
-"""The pause between two tries with credentials that ZooKeeper refuses. Calls fail at once during the pause."""
+"""The number of seconds between two tries with credentials that ZooKeeper refuses. During the pause calls fail without
+a wait."""
 _ATTEMPT_MIN_S = 1.0
 _READS_AT_ONCE = 200
-"""Limits the reads that are queued at once. Kazoo's queue holds 278 requests while none is sent; then adding one
-blocks."""
+"""The maximum number of reads that are queued together. Kazoo's queue holds 278 requests while none is sent; after that
+a further request blocks."""
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
     KazooState.SUSPENDED: SessionState.SUSPENDED,
@@ -118,20 +119,20 @@ _REFUSED = (AuthFailedError, SessionClosedRequireSaslError)
 
 
 class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Kazoo's handler, with a limit: connecting and greeting together take at most ``attempt_s``, so that no single
-    server can use up a caller's deadline (M5).
+    """A handler for kazoo that limits the time of an attempt to connect. Connecting and greeting together take at most
+    ``attempt_s``, so that no single server can use up a caller's deadline (M5).
 
-    Kazoo itself waits the whole session timeout for a connection, and the session timeout divided by the number of
-    hosts for the answer to its greeting. A server that is starting accepts and does not answer, and a host that is gone
-    never answers: one such attempt would last longer than any call's deadline. Also, an unexpected error ends kazoo's
-    connection thread for good.
+    Kazoo itself waits for the whole session timeout for a connection, and for the session timeout divided by the number
+    of hosts for the answer to its greeting. A server that is starting accepts the connection and does not answer, and a
+    host that is gone never answers. One such attempt would last longer than any call's deadline. Also, an unexpected
+    error ends kazoo's connection thread for good.
 
-    ``is_connected`` returns whether the greeting was answered. ``on_connecting`` is called before each attempt;
+    ``is_connected`` returns whether the greeting was answered. ``on_connecting`` is called before each attempt.
     ``on_ended`` is called on the connection's thread when the thread ends for any reason, and must not wait.
 
-    With ``tls`` the connection uses TLS with a context of ours, because kazoo's own ignores renewed files and reports
-    no reason for a failed handshake. ``tls_errors`` holds the reason by server. Kazoo waits for its socket even if
-    OpenSSL has already decrypted another answer, so :meth:`select` checks for that.
+    With ``tls`` the connection uses a TLS context that we make, because kazoo's context ignores renewed files and
+    reports no reason for a failed handshake. ``tls_errors`` holds the reason by server. Kazoo waits for its socket even
+    if OpenSSL has already decrypted another answer, so :meth:`select` checks for that.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return self._socket
 
     def _secured(self, made: socket.socket, tls: Tls, options: Mapping[str, Any]) -> socket.socket:
-        """Return the connection over TLS; the handshake has the rest of the attempt's time. Raises OSError."""
+        """Return the connection with TLS. The handshake has the rest of the attempt's time. Raises OSError."""
         where = _where(options)
         try:
             made.settimeout(max(0.01, self._attempt_ends - time.monotonic()))
@@ -192,7 +193,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         return ready
 
     def cut_if_silent(self, for_s: float) -> None:
-        """Break a connection on which nothing arrived for ``for_s`` seconds; kazoo then makes a new one."""
+        """Break the connection if nothing arrived on it for ``for_s`` seconds. Kazoo then makes a new connection."""
         if self._socket is not None and time.monotonic() - self._heard >= for_s:
             with contextlib.suppress(OSError):  # already broken
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -214,8 +215,8 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 def poll(
     readable: Sequence[Any], writable: Sequence[Any], timeout: float | None
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """Do the same as kazoo's ``select`` with one system call. Kazoo's makes and closes a selector each time, and is
-    called five times for a request. A broken socket counts as ready. Raises ValueError for a closed one."""
+    """Do the same as kazoo's ``select`` with one system call. Kazoo's function makes and closes a selector each time,
+    and is called five times for a request. A broken socket counts as ready. Raises ValueError for a closed socket."""
     poller, events = select.poll(), dict[int, int]()
     for sockets, event in ((readable, select.POLLIN), (writable, select.POLLOUT)):
         for each in sockets:
@@ -235,11 +236,11 @@ def _where(options: Mapping[str, Any]) -> str:
 
 
 class ZooKeeperTree:
-    """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper; call :meth:`connect` first. A forked child cannot use
-    it.
+    """A :class:`~bk_core.metadata.tree.tree.Tree` over ZooKeeper. Call :meth:`connect` before all other methods. A
+    forked child cannot use it.
 
-    ``identity``: the credentials of this process. ``acl``: the ACL of every node that is created here, in the cluster
-    whose ledgers root is ``root``.
+    ``identity`` has the credentials of this process. ``acl`` gives the ACL of every node that this tree creates in the
+    cluster whose ledgers root is ``root``.
     """
 
     def __init__(
@@ -258,14 +259,14 @@ class ZooKeeperTree:
         self._pid = os.getpid()
         self._closed = False
         self._connected = threading.Event()
-        self._settled = threading.Event()  # connected for the first time, or the first attempt has failed for good
+        self._settled = threading.Event()  # the first connection is usable, or the first attempt has failed for good
         self._identity, self._acl, self._root = identity, acl, root
         self._certificate = "" if tls is None else tls.paths.certificate_path
         self._refused: MetadataAccessError | None = None
         self._presented = False  # an identity was sent and has no answer yet
         self._closing = threading.Event()
-        self._changing = threading.Lock()  # held for moments: guards ``_changes``
-        self._changes = 0  # of kazoo's state
+        self._changing = threading.Lock()  # held only briefly; guards ``_changes``
+        self._changes = 0  # the number of changes of kazoo's state
         self._session_id = 0
         self._listeners: list[Callable[[SessionState], None]] = []
         self._events = Worker("bookkeeper-zookeeper-session")
@@ -291,7 +292,8 @@ class ZooKeeperTree:
 
     def connect(self) -> None:
         """Begin the session. Raises MetadataUnavailableError at the deadline, TlsError once TLS has failed with every
-        server, MetadataAccessError once a server refuses our identity; then nothing is left running."""
+        server, and MetadataAccessError once a server refuses our identity. After an error no thread of the session runs
+        on."""
         with self._running:
             self._client.start_async()
         if not self._settled.wait(self._timeout_s) or not self._connected.is_set():
@@ -310,8 +312,8 @@ class ZooKeeperTree:
             )
 
     def _resolve(self, expand: Callable[[], list[tuple[str, str, int]]]) -> list[tuple[str, str, int]]:
-        """Return the addresses of all hosts; called on kazoo's connection thread before each round of attempts. Kazoo
-        silently leaves out a host whose name does not resolve, so such names are kept for error texts."""
+        """Return the addresses of all hosts. Kazoo's connection thread calls this before each round of attempts. Kazoo
+        silently leaves out a host whose name does not resolve, so this method keeps such names for error texts."""
         found = expand()
         names = {name for name, _, _ in found}
         unresolved = tuple(name for name, _ in self._client.hosts if name not in names)
@@ -324,7 +326,7 @@ class ZooKeeperTree:
         return f"; not resolved on this host: {', '.join(self._unresolved)}" if self._unresolved else ""
 
     def _unresolvable(self, outcome: Outcome) -> MetadataUnavailableError | None:
-        """Return the error if no host has an address; None otherwise."""
+        """Return the error to raise if no host has an address, else None."""
         if len(self._unresolved) < self._hosts_count:
             return None
         return MetadataUnavailableError(
@@ -351,7 +353,7 @@ class ZooKeeperTree:
         return connected
 
     def _present_identity(self) -> None:
-        """Set the credentials that kazoo sends after the greeting; called on kazoo's connection thread before each
+        """Set the credentials that kazoo sends after the greeting. Kazoo's connection thread calls this before each
         attempt."""
         if self._identity is not None:
             if self._refused is not None:
@@ -361,14 +363,14 @@ class ZooKeeperTree:
             self._client._connection.sasl_options = self._identity.sasl
 
     def _state_changed(self, state: str) -> None:
-        """Handle a change of kazoo's state; called on kazoo's connection thread, must not wait."""
+        """Handle a change of kazoo's state. Kazoo's connection thread calls this, so it must not wait."""
         with self._changing:
             self._changes += 1
             change = self._changes
         if state == KazooState.CONNECTED:
             if self._identity is None:
                 self._became_usable(change)
-            else:  # kazoo reports it before it sends the identity; requests follow the identity
+            else:  # kazoo reports the state before it sends the identity; a request is answered after the identity
                 self._presented = True
                 self._client.exists_async("/").rawlink(partial(self._identity_answered, change))
             return
@@ -400,7 +402,7 @@ class ZooKeeperTree:
             "ZooKeeper refuses the identity of this process",
             value=f"{self._identity} at hosts {self._hosts}",
             remedy="correct the password in the file, or make the identity known to ZooKeeper's servers; "
-            f"it is read and tried again every {_REFUSED_PAUSE_S:g} s",
+            f"the file is read and tried again every {_REFUSED_PAUSE_S:g} s",
         )
         logger.error("%s", self._refused)
         self._presented = False
@@ -408,18 +410,19 @@ class ZooKeeperTree:
         self._settled.set()
 
     def _tls_failed(self) -> None:
-        """End the wait for a first connection if TLS failed with every server; called on kazoo's connection thread. A
-        server that only ended the connection may be starting: it is tried again until the deadline."""
+        """End the wait for the first connection if TLS failed with every server. Kazoo's connection thread calls this,
+        but not for a server that only ended the connection. Such a server may be starting, and is tried again until the
+        deadline."""
         if len(self._handler.tls_errors) >= self._hosts_count:
             self._settled.set()
 
     def _connection_ended(self) -> None:
-        """Start kazoo's connection thread again later; called on that thread as it ends."""
+        """Start kazoo's connection thread again after a pause. The thread itself calls this when it ends."""
         if not self._closed:
             self._events.submit(self._revive, _REVIVE_S)
 
     def _revive(self) -> None:
-        """Start kazoo's connection thread again; retry until that works or this session is closed."""
+        """Start kazoo's connection thread again. Repeat this until it succeeds or this session is closed."""
         with self._running:
             if self._closed:
                 return
@@ -427,7 +430,7 @@ class ZooKeeperTree:
             try:
                 self._client.start_async()
             except Exception as error:
-                logger.error("the connection to ZooKeeper could not be made; it is tried again: %r", error)
+                logger.error("the connection to ZooKeeper could not be made; the next try follows: %r", error)
                 self._events.submit(self._revive, _REVIVE_S)
 
     def close(self) -> None:
@@ -466,7 +469,7 @@ class ZooKeeperTree:
         return [None if answer is None else (answer[0], _stat(answer[1])) for answer in answers]
 
     def _read_many(self, paths: Sequence[str], send: Callable[[str], Any]) -> list[Any]:
-        """Return the answers to requests about many nodes; None for a node that does not exist."""
+        """Send requests about many nodes, and return their answers, with None for each node that does not exist."""
         found: list[Any] = []
         for start in range(0, len(paths), _READS_AT_ONCE):
             batch = paths[start : start + _READS_AT_ONCE]
@@ -513,7 +516,8 @@ class ZooKeeperTree:
                 time.sleep(_REVIVE_S)
 
     def _await_connection(self, path: str, deadline: float) -> None:
-        """Wait for a connection. Without one no request is given to kazoo, because a full queue would block."""
+        """Wait for a usable connection. A request is given to kazoo only with a connection, because kazoo's queue
+        blocks when it is full."""
         self._check_usable()
         if self._refused is not None and not self._connected.is_set():
             raise self._refused_at(path, self._refused)
@@ -521,11 +525,11 @@ class ZooKeeperTree:
             raise self._unavailable(path, Outcome.NOT_APPLIED)
 
     def _answer(self, sent: Any, deadline: float) -> Any:
-        """Wait for the answer to a read, and break a connection that stays silent; the read is then repeated on another
-        connection.
+        """Wait for the answer to a read. Break a connection that is silent for too long, so that the read is repeated
+        on another connection.
 
-        A write waits until its deadline instead, because a server with a slow disk answers late, and a broken
-        connection would make the outcome UNKNOWN.
+        A write is not handled like this. It waits until its deadline, because a server with a slow disk answers late,
+        and a broken connection would make the outcome UNKNOWN.
         """
         while (left := max(0.0, deadline - time.monotonic())) > self._silence_s:
             try:
@@ -573,7 +577,8 @@ class ZooKeeperTree:
     # --- ACLs of nodes that exist ---
 
     def acls(self, paths: Sequence[str]) -> list[tuple[Acl, int] | None]:
-        """Return the ACLs of many nodes and their versions, in one round trip; None for a node that does not exist."""
+        """Return the ACLs of many nodes with their versions, in one round trip, with None for each node that does not
+        exist."""
         return [
             None
             if answer is None
@@ -582,12 +587,12 @@ class ZooKeeperTree:
         ]
 
     def set_acl(self, path: str, acl: Acl, version: int) -> None:
-        """Give a node another ACL, if its present ACL has this version. Raises NoNodeError, BadVersionError."""
+        """Give a node another ACL if its present ACL has this version. Raises NoNodeError, BadVersionError."""
         self._write(path, 0, lambda: self._client.set_acls_async(path, _kazoo_acl(acl), version))
 
     def set_acls(self, changes: Sequence[tuple[str, Acl, int]]) -> int:
-        """Do the same as :meth:`set_acl` for many nodes in one round trip; return how many were changed. A node that is
-        gone or has another version is left alone."""
+        """Do the same as :meth:`set_acl` for many nodes in one round trip, and return the number of nodes that were
+        changed. A node that does not exist, or has another version, is skipped."""
         if not changes:
             return 0
         self._await_connection(changes[0][0], time.monotonic() + self._timeout_s)
@@ -606,7 +611,7 @@ class ZooKeeperTree:
         self._await_connection(path, deadline)
         try:
             return send().get(timeout=max(0.0, deadline - time.monotonic()))
-        except SessionExpiredError as error:  # the server refused it, or it was never sent
+        except SessionExpiredError as error:  # the server refused the write, or it was never sent
             raise self._unavailable(path, Outcome.NOT_APPLIED) from error
         except (ConnectionLoss, KazooTimeoutError) as error:
             raise self._unavailable(path, Outcome.UNKNOWN) from error
@@ -647,7 +652,7 @@ class ZooKeeperTree:
         return MetadataUnavailableError(f"ZooKeeper answered {type(error).__name__}", value=path, outcome=outcome)
 
     def _in_silence(self) -> str:
-        """Return a hint for errors if ZooKeeper greeted and then did not answer an identity of scheme sasl."""
+        """Return a hint for error texts if ZooKeeper has answered the greeting, but not the identity of scheme sasl."""
         if not self._presented or self._identity is None or self._identity.sasl is None:
             return ""
         return f"; it greets and does not answer {self._identity}: perhaps it is not set up for SASL"
@@ -673,7 +678,7 @@ class ZooKeeperTree:
                 "identities in zookeeper_acl are written scheme:name",
             )
         return MetadataAccessError(
-            "ZooKeeper's ACLs do not let this process do that",
+            "ZooKeeper's ACLs do not allow this process to do that",
             value=f"{path}, as {who}",
             remedy="give the identity that may, with zookeeper_auth_path (a wrong password of scheme digest shows only "
             "here), or change the ACLs with bk cluster secure-zookeeper",
@@ -681,14 +686,15 @@ class ZooKeeperTree:
 
 
 def attempt_bound_s(timeout_s: float, session_timeout_s: float) -> float:
-    """Return the time limit for connecting to one server. Several attempts fit into a call's deadline and into the
-    session timeout, but each is long enough for a handshake with a busy server."""
+    """Return the time limit, in seconds, for connecting to one server. Several attempts fit into a call's deadline and
+    into the session timeout, but each attempt is long enough for a handshake with a busy server."""
     return min(max(timeout_s / 4, _ATTEMPT_MIN_S), session_timeout_s / 3)
 
 
 def _authenticated(authenticate: Callable[..., None], *arguments: Any) -> None:
-    """Run kazoo's SASL exchange and sort its errors: if the connection breaks, kazoo makes a new one; only a real
-    refusal raises AuthFailedError. (ZooKeeper before 3.6 hangs up instead of refusing.)"""
+    """Run kazoo's SASL exchange, and convert its errors. If the connection breaks, raise the error after which kazoo
+    makes a new connection. Raise AuthFailedError only for a real refusal. (ZooKeeper before 3.6 closes the connection
+    instead of refusing.)"""
     try:
         authenticate(*arguments)
     except AuthFailedError as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hides data in kazoo's log lines. At level DEBUG kazoo logs each request and each answer whole: records of ledgers
-with their passwords, and the credentials of this client."""
+"""Hides data in kazoo's log lines. At level DEBUG kazoo logs all of each request and answer, and so the records of
+ledgers with their passwords, and the credentials of this client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import logging
 
 
 def without_data(record: logging.LogRecord) -> bool:
-    """Filter a line of kazoo's logger: a request is reduced to its kind and path, data to its size. Lines below DEBUG,
-    one of which has the key of the session, are dropped."""
+    """Filter a line of kazoo's logger. A request is reduced to its kind and path, and data to its size. Lines below
+    DEBUG are dropped, because one of them has the key of the session."""
     if record.levelno < logging.DEBUG:
         return False
     if isinstance(record.args, tuple):
