@@ -15,6 +15,7 @@ from bk_core.pulsar.messages.decoder import MARKERS
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.transactions import ABORT, COMMIT
 
+UNCOMMITTED = "read with --uncommitted (isolation=read_uncommitted)"
 MARKER_NAMES = {
     10: "replicated subscription: snapshot request",
     11: "replicated subscription: snapshot response",
@@ -67,7 +68,7 @@ def _marker(seen: MessageSeen) -> Finding | None:
 
 
 def _transaction(seen: MessageSeen) -> Finding | None:
-    remedy = "read with --uncommitted (isolation=read_uncommitted)"
+    remedy = UNCOMMITTED
     if seen.outcome == "aborted":
         return note(f"a read of committed messages leaves it out: transaction {seen.txn} was aborted", remedy)
     if seen.outcome == "undecided":
@@ -100,7 +101,7 @@ def _held_back(seen: MessageSeen) -> Finding | None:
         return None
     return note(
         f"a read of committed messages ends earlier, before {undecided}, where an undecided transaction begins",
-        "let its producer commit or abort it, or read with --uncommitted (isolation=read_uncommitted)",
+        f"let its producer commit or abort it, or {UNCOMMITTED}",
     )
 
 
@@ -111,6 +112,12 @@ def _chunk(seen: MessageSeen) -> Finding | None:
     number = f"chunk {metadata.chunk_id + 1} of {chunks.count} of a message"
     if chunks.is_whole:
         first, last = chunks.found[0], chunks.found[chunks.count - 1]
+        end, undecided = seen.part.end[0], seen.part.first_undecided
+        if end is None or last > end:
+            return note(f"a read ends after {end}: it is {number} from {first} to {last}, which is behind that", BROKER)
+        if undecided is not None and last >= undecided:
+            what = f"{number} from {first} to {last}, and an undecided transaction begins before that"
+            return note(f"a read of committed messages ends before {undecided}: it is {what}", UNCOMMITTED)
         return fine(f"a read shows it with the id of its last chunk: it is {number} from {first} to {last}")
     lacking = ", ".join(str(each + 1) for each in range(chunks.count) if each not in chunks.found)
     if chunks.is_all_searched:
