@@ -34,11 +34,19 @@ def explain_message(seen: MessageSeen) -> list[Finding]:
 
 def _verdict(seen: MessageSeen) -> list[Finding]:
     """Return why a read does not show the message, or that it does."""
-    for rule in (_unreadable, _no_message, _marker, _transaction, _beyond_the_end, _held_back, _chunk, _encrypted):
+    whole = (_elsewhere, _unreadable, _no_message, _marker)
+    for rule in (*whole, _transaction, _beyond_the_end, _held_back, _chunk, _encrypted):
         found = rule(seen)
         if found is not None:
             return [found]
     return [_shown(seen), *_compacted(seen)]
+
+
+def _elsewhere(seen: MessageSeen) -> Finding | None:
+    if not seen.elsewhere:
+        return None
+    ledger_id = seen.position.ledger_id
+    return note(f"ledger {ledger_id} is only in the storage of {seen.elsewhere}: bookies do not have the entry")
 
 
 def _unreadable(seen: MessageSeen) -> Finding | None:

@@ -72,16 +72,18 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class MessageSeen:
-    """A message, or an entry of which no message is named (``batch_index`` −1). ``unreadable`` is why the entry could
-    not be read; ``problem`` is why it is no message. ``refusal`` is the error of a read that has no private key.
-    ``inner`` is None if the entry has no such message. ``outcome`` is that of its transaction: ``committed``,
-    ``aborted``, ``undecided`` or ``unknown``, and empty outside transactions."""
+    """A message, or an entry of which no message is named (``batch_index`` −1). ``elsewhere`` is the driver whose
+    storage alone has its ledger. ``unreadable`` is why the entry could not be read; ``problem`` is why it is no
+    message. ``refusal`` is the error of a read that has no private key. ``inner`` is None if the entry has no such
+    message. ``outcome`` is that of its transaction: ``committed``, ``aborted``, ``undecided`` or ``unknown``, and empty
+    outside transactions."""
 
     topic: TopicSeen
     part: PartSeen
     position: EntryPosition
     batch_index: int
     placed: Placed | None = None
+    elsewhere: str = ""
     unreadable: str = ""
     entry_bytes: int = 0
     payload_bytes: int = 0
@@ -123,7 +125,7 @@ async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, acce
     record = part.records.get(wanted.ledger_id)
     ledger = next(each for each in part.ledgers if each.ledger_id == wanted.ledger_id)
     if not ledger.is_in_bookies:
-        return replace(seen, unreadable=f"ledger {ledger.ledger_id} is only in the storage of {ledger.offloaded_by}")
+        return replace(seen, elsewhere=ledger.offloaded_by)
     if record is None and wanted.ledger_id not in part.records:
         record = (await bookkeeper.read_metadata(wanted.ledger_id)).value
     if record is None:

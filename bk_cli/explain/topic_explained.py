@@ -201,6 +201,7 @@ def message_object(seen: MessageSeen) -> dict[str, object]:
         "ledgerState": placed.metadata.state.name if placed is not None else None,
         "ensemble": list(placed.fragment.ensemble) if placed is not None else [],
         "writeSet": dict(placed.copies) if placed is not None else {},
+        "onlyInStorageOf": seen.elsewhere or None,
         "unreadable": seen.unreadable,
         "problem": seen.problem,
     }

@@ -26,9 +26,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bk_cli.access import Access
+from bk_cli.explain.message_findings import explain_message
+from bk_cli.explain.message_seen import see_message
 from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import BookKeeper
 from bk_core.blocking.topics import Topic
+from bk_core.cluster.finding import Weight
 from bk_core.errors import BookKeeperError, MessageEncryptedError
 from bk_core.pulsar.cluster import PulsarAccess
 from bk_core.pulsar.messages.rows import TYPES
@@ -63,6 +66,9 @@ SETTINGS = {
 }
 PYTHON_KINDS = ("plain", "none", "lz4", "zlib", "zstd", "snappy", "plain zstd", "keyed", "avro", "json")
 SENT = 300
+QUORUM_SETTLE_MS = 2000
+EXPLAINED = 30
+"""How many entries at the end of a topic are explained."""
 
 
 def broker_settings() -> str:
@@ -245,6 +251,26 @@ def states(steps: Steps, world: World) -> None:
         step.found = _idle(world, TOPICS + "idle")
 
 
+def explained(steps: Steps, world: World) -> None:
+    """``bk topic explain`` says that an entry is shown if, and only if, a read has a row of it."""
+    for name in ("transactions-0", "transactions-2", "chunked", "plain", "lz4"):
+        with steps.step(f"{name}: what is said of entries is what reads show", go_on=True) as step:
+            ids = [MessageId.deserialize(base64.b64decode(row["id"])) for row in world.ours(TOPICS + name)]
+            rows = {each.entry for each in ids} | {each.first_chunk for each in ids if each.first_chunk is not None}
+            with world.topic(TOPICS + name) as topic:
+                last = topic.plan(isolation="read_uncommitted")[0].ranges[-1]
+            access, shown = PulsarAccess(admin_url=world.broker.web_url), 0
+            for entry_id in range(max(0, last.last + 1 - EXPLAINED), last.last + 1):
+                wanted = MessageId(last.ledger_id, entry_id)
+                look = partial(see_message, name=TOPICS + name, wanted=wanted, access=access)
+                seen = world.bookkeeper.begin(look).result()
+                finding = explain_message(seen)[0]
+                is_between = seen.chunks is not None and wanted.entry not in rows
+                assert is_between or (finding.weight is Weight.FINE) == (wanted.entry in rows), (wanted, finding)
+                shown += finding.weight is Weight.FINE
+            step.found = f"{shown} of {last.last + 1 - max(0, last.last + 1 - EXPLAINED)} entries are shown"
+
+
 def _idle(world: World, name: str) -> str:
     world.produce(name, "one", 3)
     with world.bookkeeper.topic(name) as alone:
@@ -258,6 +284,8 @@ def _idle(world: World, name: str) -> str:
         assert next(tail).num_rows == 1
         took = time.monotonic() - acked
     assert took < 1, f"it came {took:.2f} s after it was acknowledged"
+    with world.bookkeeper.topic(name, access=PulsarAccess(quorum_settle_ms=QUORUM_SETTLE_MS)) as alone:
+        assert alone.to_arrow(columns=["value"]).num_rows == 4, "an ack quorum of bookies has the last one"
     return (
         f"shown {max(0.0, took) * 1000:.0f} ms after its producer was closed; without a broker {without} of 3 messages"
     )
@@ -379,6 +407,7 @@ def trial(steps: Steps, path: Path, *, apache: bool, golden: Path | None) -> Non
         python_kinds(steps, world)
         java_kinds(steps, world)
         states(steps, world)
+        explained(steps, world)
         followed(steps, world)
         if golden is not None:
             golden.write_text("".join(json.dumps(each) + "\n" for each in world.golden), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.pulsar_topics import followed, java_kinds, python_kinds, started, states
+from tests.interop.pulsar_topics import explained, followed, java_kinds, python_kinds, started, states
 from tests.interop.steps import Steps
 
 KINDS = ("plain", "lz4", "keyed", "avro")
@@ -23,5 +23,6 @@ def test_topics_of_a_broker_are_read_as_its_clients_read_them(tmp_path: Path) ->
         python_kinds(steps, world, KINDS)
         java_kinds(steps, world)
         states(steps, world)
+        explained(steps, world)
         followed(steps, world)
     assert steps.passed, steps.table()
