@@ -322,10 +322,8 @@ async def _chunks(reads: LedgerReads, seen: MessageSeen, metadata: MessageMetada
 
 def _is_small(part: PartSeen) -> bool:
     """Whether the entries before and behind any entry were all read."""
-    return (
-        all(each.is_in_bookies for each in part.ledgers)
-        and sum(max(0, each.bytes) for each in part.ledgers) < SCAN_BYTES
-    )
+    in_bookies = len(part.records) == len(part.ledgers) and None not in part.records.values()
+    return in_bookies and sum(max(0, each.bytes) for each in part.ledgers) < SCAN_BYTES
 
 
 async def _around(reads: LedgerReads, seen: MessageSeen, *, behind: bool) -> list[Heads]:
@@ -350,18 +348,19 @@ async def _around(reads: LedgerReads, seen: MessageSeen, *, behind: bool) -> lis
 
 def _ranges(seen: MessageSeen, *, behind: bool) -> Sequence[TopicRange]:
     """Return the ranges of the topic's entries behind the message, or before it, that bookies have."""
-    part, at = seen.part, seen.position
+    part, at, placed = seen.part, seen.position, seen.placed
     last, _ = part.end
     found = list[TopicRange]()
     for ledger in part.ledgers:
-        record = part.records.get(ledger.ledger_id)
+        is_own = ledger.ledger_id == at.ledger_id
+        record = placed.metadata if is_own and placed is not None else part.records.get(ledger.ledger_id)
         if record is None or last is None:
             continue
         end = last.entry_id if last.ledger_id == ledger.ledger_id else max(ledger.entries - 1, record.last_entry_id)
         first = 0
-        if ledger.ledger_id == at.ledger_id:
+        if is_own:
             first, end = (at.entry_id + 1, end) if behind else (0, at.entry_id - 1)
-        if (ledger.ledger_id < at.ledger_id) == behind and ledger.ledger_id != at.ledger_id:
+        elif (ledger.ledger_id < at.ledger_id) == behind:
             continue
         if first <= end:
             size = max(ledger.bytes, record.length, 1024 * (end + 1))
