@@ -16,6 +16,7 @@ TRIALS = {
     "storage": "tests.trials.storage.trial:StorageTrial",
     "heal": "tests.trials.heal.trial:HealTrial",
     "spark": "tests.trials.spark.trial:SparkTrial",
+    "topics": "tests.trials.topics.trial:TopicsTrial",
     "zookeeper": "tests.trials.zookeeper.trial:ZooKeeperTrial",
     "interop chaos": "tests.interop.chaos:ChaosTrial",
     "interop matrix": "tests.interop.matrix:main",
