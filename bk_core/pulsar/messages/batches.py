@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the messages of a batch. Each is a u32 size, its SingleMessageMetadata of that size, and its payload.
 
-The beginning of a message is known only after the message before it has been read, so this is a loop in Python. The
-loop looks only for the size of each payload; all other fields are scanned for all messages at once (:mod:`scan`).
+The beginning of a message is known only after the message before it has been read, so this is a loop in Python, for
+batches whose messages :mod:`many_batches` does not find. The loop looks only for the size of each payload; all other
+fields are scanned for all messages at once (:mod:`scan`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import struct
 from array import array
 
+import numpy as np
+
+from bk_core.entries.batch import I64
 from bk_core.pulsar.messages.scan import BYTES, VARINT, Wanted, fields_of, varint
 
 PROPERTIES, PARTITION_KEY, PAYLOAD_SIZE, COMPACTED_OUT, EVENT_TIME = 1, 2, 3, 4, 5
@@ -22,42 +26,38 @@ METADATA = Wanted(
 MESSAGES_MAX = 1 << 19
 """The maximum number of messages in a batch: each takes a few hundred bytes of columns. Producers send up to 1000 by
 default."""
+MESSAGE_BYTES_MIN = 6
+"""The least number of bytes of a message: its size, and the required field with the size of its payload."""
 _TAG_OF_SIZE = PAYLOAD_SIZE << 3
 _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
 
 
-class Walk:
-    """The places of the metadata and the payloads of all messages in the batches that were walked."""
-
-    def __init__(self) -> None:
-        self.metadata_begin, self.metadata_end, self.payload_bytes = array("q"), array("q"), array("q")
-
-    def batch(self, body: bytes, count: int, base: int) -> None:
-        """Add the messages of a batch of ``count`` messages, whose first byte is at place ``base``. Raises ValueError,
-        and adds nothing, if ``body`` is not such a batch."""
-        begins, ends, sizes = array("q"), array("q"), array("q")
-        at, end, size_of = 0, len(body), _U32.unpack_from
-        if not 0 <= count <= end // (_U32.size + 2):  # the payload size is required
-            raise ValueError(f"{end} bytes cannot be {count} messages")
-        if count > MESSAGES_MAX:
-            raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
-        for _ in range(count):
-            if at + 4 > end:
-                raise ValueError("a batch has fewer messages than its metadata say")
-            begin = at + 4
-            stop = begin + size_of(body, at)[0]
-            if stop > end:
-                raise ValueError("the metadata of a message in a batch are cut off")
-            at = stop + _payload_size(body, begin, stop)
-            if at > end:
-                raise ValueError("a message in a batch is cut off")
-            begins.append(base + begin)
-            ends.append(base + stop)
-            sizes.append(at - stop)
-        self.metadata_begin += begins
-        self.metadata_end += ends
-        self.payload_bytes += sizes
+def walk(body: bytes, count: int, base: int) -> tuple[I64, I64, I64]:
+    """Return the messages of a batch of ``count`` messages, whose first byte is at place ``base``: where the metadata
+    of each begin and end, and the size of its payload. Raises ValueError if ``body`` is not such a batch."""
+    begins, ends, sizes = array("q"), array("q"), array("q")
+    at, end, size_of = 0, len(body), _U32.unpack_from
+    if not 0 <= count <= end // MESSAGE_BYTES_MIN:
+        raise ValueError(f"{end} bytes cannot be {count} messages")
+    if count > MESSAGES_MAX:
+        raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
+    for _ in range(count):
+        if at + 4 > end:
+            raise ValueError("a batch has fewer messages than its metadata say")
+        begin = at + 4
+        stop = begin + size_of(body, at)[0]
+        if stop > end:
+            raise ValueError("the metadata of a message in a batch are cut off")
+        at = stop + _payload_size(body, begin, stop)
+        if at > end:
+            raise ValueError("a message in a batch is cut off")
+        begins.append(base + begin)
+        ends.append(base + stop)
+        sizes.append(at - stop)
+    if not count:
+        return (np.zeros(0, dtype=np.int64),) * 3
+    return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), np.frombuffer(sizes, np.int64)
 
 
 def _payload_size(body: bytes, at: int, stop: int) -> int:

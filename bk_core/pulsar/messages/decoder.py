@@ -3,13 +3,13 @@
 
 Bytes are not copied, except those of entries that must be decompressed, decrypted or joined: their payloads come after
 the entries' own bytes, in one buffer. Columns say where in it each value, key and property is. Python runs once for
-such an entry, and once for each message of a batch (:mod:`bk_core.pulsar.messages.batches`); other messages cost no
-Python.
+such an entry and once for each batch, but not for each message, except in batches that are unusual or have large
+messages (:mod:`bk_core.pulsar.messages.many_batches`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,7 +23,7 @@ from bk_core.errors import (
     TopicError,
     UnsupportedTopicError,
 )
-from bk_core.pulsar.messages import batches, heads
+from bk_core.pulsar.messages import batches, heads, many_batches
 from bk_core.pulsar.messages.chunks import Bytes, Chunk, Chunks, TooManyChunksError
 from bk_core.pulsar.messages.compression import UNCOMPRESSED_BYTES_MAX, CompressionError, decompressed
 from bk_core.pulsar.messages.encryption import DecryptionError, Decryptor, no_key
@@ -231,13 +231,13 @@ class MessageDecoder:
         first_chunks: dict[int, EntryPosition] = {}
         for row in rows[_is_packed(found)[rows]].tolist():
             self._unpack(bodies, row, first_chunks)
-        walk, counts = self._walk(bodies, rows)
         data = bodies.buffer()
+        walked = self._walk(bodies, data, rows)
         plain = rows[bodies.there[rows] & ~bodies.is_batch[rows]]
         columns = _of_plain(found, bodies, plain)
         batched = rows[bodies.there[rows] & bodies.is_batch[rows]]
         if batched.size:
-            inner = self._of_batches(found, data, walk, batched, counts)
+            inner = self._of_batches(found, data, batched, walked)
             columns = _joined(columns, inner) if len(columns) else inner
         return Messages(found, data, columns, first_chunks)
 
@@ -308,32 +308,31 @@ class MessageDecoder:
         first_chunks[row] = joined[1]
         return joined[0]
 
-    def _walk(self, bodies: _Bodies, rows: I64) -> tuple[batches.Walk, list[int]]:
-        """Find the messages of all batches. A row that is not a valid batch is no longer ``there``."""
-        walk, counts = batches.Walk(), list[int]()
-        found = bodies.heads
-        view, split = found.data.data, found.data.size
-        sizes = found.metadata.number(heads.BATCH_SIZE)
-        placed = {begin: piece for begin, piece in zip(_starts(bodies), bodies.pieces, strict=True) if len(piece)}
-        for row in rows[bodies.there[rows] & bodies.is_batch[rows]].tolist():
-            begin, end = int(bodies.begin[row]), int(bodies.end[row])
-            body = bytes(view[begin:end] if begin < split or begin == end else placed[begin])
-            before = len(walk.payload_bytes)
+    def _walk(self, bodies: _Bodies, data: U8, rows: I64) -> list[tuple[I64, I64, I64]]:
+        """Return the messages of each batch: where the metadata begin and end, and the size of the payload. A row that
+        is not a valid batch is no longer ``there``."""
+        found, walked = bodies.heads, list[tuple[I64, I64, I64]]()
+        rows = rows[bodies.there[rows] & bodies.is_batch[rows]]
+        begins, ends, counts = bodies.begin[rows], bodies.end[rows], found.metadata.number(heads.BATCH_SIZE)[rows]
+        at_once = many_batches.find(data, begins, ends, counts)
+        columns = at_once.metadata_begin, at_once.metadata_end, at_once.payload_bytes
+        for k, row in enumerate(rows.tolist()):
+            if at_once.there[k]:
+                here = slice(at_once.first[k], at_once.first[k] + counts[k])
+                walked.append((columns[0][here], columns[1][here], columns[2][here]))
+                continue
             try:
-                walk.batch(body, int(sizes[row]), begin)
-                counts.append(len(walk.payload_bytes) - before)
+                body = bytes(data[begins[k] : ends[k]])
+                walked.append(batches.walk(body, int(counts[k]), int(begins[k])))
             except ValueError as error:
                 self._refuse(found, row, CorruptMessageError, str(error))
                 bodies.there[row] = False
-        return walk, counts
+        return walked
 
-    def _of_batches(self, found: Heads, data: U8, walk: batches.Walk, rows: I64, counts: list[int]) -> Columns:
-        begin, end, size = (
-            np.frombuffer(column, dtype=np.int64) if column else np.zeros(0, dtype=np.int64)
-            for column in (walk.metadata_begin, walk.metadata_end, walk.payload_bytes)
-        )
+    def _of_batches(self, found: Heads, data: U8, rows: I64, walked: Sequence[tuple[I64, I64, I64]]) -> Columns:
+        begin, end, size = (np.concatenate(column) for column in zip(*walked, strict=True))
         metadata = scan(data, begin, end, batches.METADATA)
-        how_many = np.array(counts, dtype=np.int64)
+        how_many = np.array([each[0].size for each in walked], dtype=np.int64)
         entry = np.repeat(rows, how_many)
         first = np.repeat(np.cumsum(how_many) - how_many, how_many)
         bad = metadata.bad | (metadata.number(batches.PAYLOAD_SIZE) != size)
@@ -358,15 +357,6 @@ class MessageDecoder:
         )
         left_out = (metadata.number(batches.COMPACTED_OUT) != 0) | np.isin(entry, entry[bad])
         return columns.take(np.flatnonzero(~left_out)) if left_out.any() else columns
-
-
-def _starts(bodies: _Bodies) -> list[int]:
-    """Return where each piece begins in the buffer."""
-    starts, at = list[int](), bodies.heads.data.size
-    for piece in bodies.pieces:
-        starts.append(at)
-        at += len(piece)
-    return starts
 
 
 def _is_packed(found: Heads) -> Mask:

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the messages of many batches at once, without Python for each message.
+
+The beginning of a message is known only after the message before it has been read (:mod:`batches`). So this module
+guesses: it looks for all bytes that look like the beginning of a message, reads what would be their sizes, and keeps
+those that follow one another from the first byte of a batch on. Only the real messages do, so a batch with a chain of
+all its messages is read as :func:`batches.walk` reads it. Any other batch, such as one whose metadata have an unusual
+order, is left to that function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bk_core.entries.batch import I64, U8
+from bk_core.pulsar.messages import batches
+from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, VARINT, Mask, varints
+
+MESSAGE_BYTES_MAX = 2048
+"""If the messages of the batches are larger than this on average, it is faster to read them one by one."""
+_BLOCK_BYTES = 1 << 18
+"""Bytes are searched in blocks of this size, which a processor's cache holds."""
+_SURPLUS = 4
+"""The search ends without a result once it has found this many times the number of messages."""
+_SIZE, _KEY, _PROPERTY = (
+    batches.PAYLOAD_SIZE << 3 | VARINT,
+    batches.PARTITION_KEY << 3 | BYTES,
+    batches.PROPERTIES << 3 | BYTES,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The messages of the batches that ``there`` marks, batch after batch: where the metadata of each message begin and
+    end, and the size of its payload. ``first`` has the place of the first message of each batch."""
+
+    there: Mask
+    first: I64
+    metadata_begin: I64
+    metadata_end: I64
+    payload_bytes: I64
+
+
+def find(data: U8, begin: I64, end: I64, counts: I64) -> Found:
+    """Return the messages of batches. Batch k has the bytes of ``data`` from ``begin[k]`` to ``end[k]``, and
+    ``counts[k]`` messages. The batches must not overlap."""
+    none = np.zeros(0, dtype=np.int64)
+    nothing = Found(np.zeros(begin.size, dtype=np.bool_), np.zeros(begin.size, dtype=np.int64), none, none, none)
+    room = end - begin
+    can_be = (counts > 0) & (counts <= np.minimum(room // batches.MESSAGE_BYTES_MIN, batches.MESSAGES_MAX))
+    wanted, size = int(counts[can_be].sum()), int(room[can_be].sum())
+    if not wanted or size > wanted * MESSAGE_BYTES_MAX:
+        return nothing
+    order = np.flatnonzero(can_be)[np.argsort(begin[can_be], kind="stable")]
+    begin, how_many = begin[order], counts[order]
+    guesses = _guessed(data, begin, end[order], _SURPLUS * wanted)
+    if guesses is None:
+        return nothing
+    first, good = guesses.chains(begin, how_many)
+    if not good.all():
+        guesses = guesses.reached(begin, int(how_many.max()))
+        first, good = guesses.chains(begin, how_many)
+    return _chosen(nothing.there, order[good], first[good], counts, guesses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guesses:
+    """The places that look like messages, sorted: where each begins, its batch, the end of its metadata, and the end of
+    its payload."""
+
+    at: I64
+    batch: I64
+    stop: I64
+    following: I64
+
+    def chains(self, begin: I64, counts: I64) -> tuple[I64, Mask]:
+        """Return the first guess of each batch, and a mask of the batches whose first guesses, as many as they have
+        messages, are a chain from their first byte on."""
+        first = np.searchsorted(self.batch, np.arange(begin.size))
+        enough = np.diff(first, append=self.at.size) >= counts
+        if not self.at.size:
+            return first, enough
+        breaks = np.zeros(self.at.size + 1, dtype=np.int64)
+        np.cumsum(self.following[:-1] != self.at[1:], out=breaks[1:-1])
+        last = np.where(enough, first + counts - 1, 0)
+        is_chain = breaks[last] == breaks.take(first)
+        return first, enough & is_chain & (self.at.take(first, mode="clip") == begin)
+
+    def reached(self, begin: I64, steps: int) -> _Guesses:
+        """Return the guesses that a chain of up to ``steps`` messages from the first byte of a batch reaches. Each
+        round doubles the length of the chains."""
+        count = self.at.size
+        following = np.searchsorted(self.at, self.following)
+        following[self.at.take(following, mode="clip") != self.following] = count
+        following = np.append(following, count)
+        reached = np.append(np.isin(self.at, begin), False)
+        for _ in range(steps.bit_length()):
+            reached[following[reached]] = True
+            following = following[following]
+        kept = reached[:count]
+        return _Guesses(self.at[kept], self.batch[kept], self.stop[kept], self.following[kept])
+
+
+def _chosen(there: Mask, found: I64, first: I64, counts: I64, guesses: _Guesses) -> Found:
+    """Return the messages of the batches ``found``, in the order of the batches. ``first`` has the first guess of each
+    of them."""
+    order = np.argsort(found, kind="stable")
+    found, first = found[order], first[order]
+    there[found] = True
+    how_many = counts[found]
+    firsts = np.zeros(there.size, dtype=np.int64)
+    firsts[found] = np.cumsum(how_many) - how_many
+    index = np.repeat(first - firsts[found], how_many) + np.arange(int(how_many.sum()))
+    stop = guesses.stop[index]
+    return Found(there, firsts, guesses.at[index] + 4, stop, guesses.following[index] - stop)
+
+
+def _guessed(data: U8, begin: I64, end: I64, most: int) -> _Guesses | None:
+    """Return what looks like messages in the batches, which are sorted, or None if there are more than ``most``."""
+    found, count = list[I64](), 0
+    for first in range(int(begin[0]), int(end[-1]), _BLOCK_BYTES):
+        found.append(first + _starts(data[first : min(first + _BLOCK_BYTES + 4, int(end[-1]))]))
+        count += found[-1].size
+        if count > most:
+            return None
+    at = np.concatenate(found)
+    batch = np.searchsorted(begin, at, side="right") - 1
+    limit = end[batch]
+    stop = at + 4 + (data[at + 2].astype(np.int64) << 8 | data[at + 3])
+    good = stop <= limit
+    size = np.full(at.size, -1, dtype=np.int64)
+    rows = np.flatnonzero(good)
+    place, until = at[rows] + 4, stop[rows]
+    for _ in range(STEPS_MAX):
+        if not rows.size:
+            break
+        tag = data[place]
+        value, place, is_bad = varints(data, place + 1, until)
+        is_size = (tag == _SIZE) & ~is_bad & (value <= np.uint64(data.size))
+        size[rows[is_size]] = value[is_size].view(np.int64)
+        place += np.minimum(value, np.uint64(data.size)).astype(np.int64)
+        going = ((tag == _KEY) | (tag == _PROPERTY)) & ~is_bad & (place < until - 1)
+        rows, place, until = rows[going], place[going], until[going]
+    following = stop + size
+    good &= (size >= 0) & (following <= limit)
+    return _Guesses(at[good], batch[good], stop[good], following[good])
+
+
+def _starts(block: U8) -> I64:
+    """Return the places in a block where metadata of less than 64 KiB may begin with a payload size, a property or a
+    key. A start in the last four bytes is not found: the next block begins with them."""
+    if block.size <= 4:
+        return np.zeros(0, dtype=np.int64)
+    zero, tag = block[:-3] == 0, block[4:]
+    looks = zero[:-1] & zero[1:]
+    looks &= (tag == _SIZE) | (tag == _KEY) | (tag == _PROPERTY)
+    return np.flatnonzero(looks)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The messages of many batches found at once are those that a walk through each batch finds."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bk_core.pulsar.messages import batches, many_batches
+from tests.kit import pulsar_entries as kit
+
+SIZES = st.integers(0, 300)
+TEXTS = st.text(max_size=5)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """A message as clients write it; sometimes its payload looks like messages, or its metadata are unusual."""
+    payload = draw(st.one_of(st.binary(max_size=40), SIZES.map(bytes), st.just(kit.single(b"inside") * 3)))
+    key = draw(st.one_of(st.none(), st.binary(max_size=4), st.just(b"k" * 300)))
+    properties = draw(st.dictionaries(TEXTS, TEXTS, max_size=3))
+    made = kit.single(payload, properties, sequence_id=draw(SIZES), **({} if key is None else {"partition_key": key}))
+    if draw(st.integers(0, 9)) == 0:  # the sequence id comes first
+        metadata = b"\x40\x05" + kit.proto.SingleMessageMetadata(payload_size=len(payload)).SerializeToString()
+        made = struct.pack(">I", len(metadata)) + metadata + payload
+    return made
+
+
+Batches = tuple[Any, Any, Any, Any]
+Bodies = list[tuple[bytes, int]]
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
+    """The body of a batch, and the number of its messages, which may be wrong."""
+    made = draw(st.lists(messages(), max_size=6))
+    wrong = draw(st.integers(0, 9))
+    body = b"".join(made) + (b"more" if wrong == 1 else b"")
+    return body[:-1] if wrong == 2 else body, len(made) + (wrong == 3) - (wrong == 4)
+
+
+def placed(all_bodies: Bodies, order: list[int]) -> Batches:
+    """Put the bodies into one buffer in this order, with gaps. Return the buffer, and the columns of the batches."""
+    buffer, begins = b"gap", [0] * len(all_bodies)
+    for k in order:
+        begins[k] = len(buffer)
+        buffer += all_bodies[k][0] + b"\0\0\0\x02\x18\0"[: k % 7]
+    begin = np.array(begins, dtype=np.int64)
+    size = np.array([len(body) for body, _ in all_bodies], dtype=np.int64)
+    return np.frombuffer(buffer, np.uint8), begin, begin + size, np.array([n for _, n in all_bodies], dtype=np.int64)
+
+
+def check(made: Batches) -> int:
+    """Compare each batch that was found with a walk through it. Return how many were found."""
+    data, begin, end, counts = made
+    found = many_batches.find(data, begin, end, counts)
+    for k in np.flatnonzero(found.there).tolist():
+        walked = batches.walk(bytes(data[begin[k] : end[k]]), int(counts[k]), int(begin[k]))
+        here = slice(found.first[k], found.first[k] + counts[k])
+        columns = found.metadata_begin[here], found.metadata_end[here], found.payload_bytes[here]
+        assert [each.tolist() for each in columns] == [each.tolist() for each in walked]
+    assert found.metadata_begin.size == counts[found.there].sum()
+    return int(found.there.sum())
+
+
+@given(st.lists(bodies(), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_found_messages_are_those_of_a_walk(all_bodies: Bodies, dice: random.Random) -> None:
+    order = list(range(len(all_bodies)))
+    dice.shuffle(order)
+    check(placed(all_bodies, order))
+
+
+@given(st.lists(st.tuples(st.binary(max_size=200), st.integers(-5, 40)), min_size=1, max_size=5))
+def test_any_bytes_are_found_only_as_a_walk_finds_them(all_bodies: Bodies) -> None:
+    check(placed(all_bodies, list(range(len(all_bodies)))))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda n: kit.single(bytes(n % 70)),
+        lambda n: kit.single(b"x" * (n + 1), {"name": str(n)}, sequence_id=n, partition_key=b"key"),
+        lambda n: kit.single(b"y", {"name": "v" * 400}, event_time=1_700_000_000_000 + n),
+    ],
+)
+def test_usual_batches_of_all_sizes_are_found(message: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many_batches, "_BLOCK_BYTES", 1000)  # messages begin at the end of a block, too
+    all_bodies = [(b"".join(message(n) for n in range(count)), count) for count in (1, 2, 150, 3)]
+    assert check(placed(all_bodies, [2, 0, 3, 1])) == 4
+
+
+def test_payloads_that_look_like_messages_are_not_taken_for_them() -> None:
+    nested = b"".join(kit.single(kit.single(b"b" * n) * 2) for n in range(40)), 40
+    zeros = b"".join(kit.single(bytes(n)) for n in (10, 18, 24, 0, 3)), 5  # 24 is a size that looks like its field
+    assert check(placed([nested, zeros], [0, 1])) == 2
+
+
+def test_unusual_batches_are_left_to_the_walk_and_others_are_found() -> None:
+    usual = kit.single(b"a") * 5, 5
+    strange = struct.pack(">I", 4) + b"\x40\x05\x18\x00", 1  # the sequence id comes first
+    assert check(placed([usual, strange, usual], [0, 1, 2])) == 2
+
+
+def test_payloads_full_of_messages_take_little_memory() -> None:
+    body = kit.single(kit.single(b"") * 300)
+    assert check(placed([(body, 1)], [0])) == 0
+
+
+def test_large_messages_are_left_to_the_walk() -> None:
+    assert check(placed([(kit.single(bytes(many_batches.MESSAGE_BYTES_MAX)), 1)], [0])) == 0
