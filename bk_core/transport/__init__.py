@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports: ways to talk to bookies."""
+"""Connects clients to bookies, over one of several lanes."""

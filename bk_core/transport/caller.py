@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity and the settings of a client's connections to bookies."""
+"""Holds the identity and the settings of a client's connections to bookies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 class Caller:
     """The identity and the settings that all links of a client share.
 
-    ``instance_id`` is the cluster's, which hello compares unless it is empty (L1). ``client`` is a name for the
-    bookie's log. ``connect_timeout_s`` limits connecting and hello together. ``lanes`` are the lanes to use, best
-    first; empty means all lanes. ``batch_reads``: a lane that reads entry by entry may open a second connection, on
-    which it reads batches. ``tls``: every connection uses TLS, whatever the bookie registered. ``wallet``: all links
-    keep their grants there, and only bookies that require grants are used. ``mixed``: bookies that have only Apache's
-    wire, which carries no grants, are used too. ``token`` identifies this client, over TLS only.
+    ``instance_id`` is the id of the cluster, which hello compares unless it is empty (L1). ``client`` is the client's
+    name in the bookie's log. ``connect_timeout_s`` limits connecting and hello together. ``lanes`` are the lanes to
+    use, best first; if it is empty, all lanes are used. With ``batch_reads``, a lane that reads entry by entry may open
+    a second connection, on which it reads batches. With ``tls``, every connection uses TLS, whatever the bookie
+    registered.
+
+    With ``wallet``, all links keep their grants in it, and only bookies that require grants are used. With ``mixed``,
+    bookies that have only Apache's wire, which carries no grants, are used, too. ``token`` identifies this client; it
+    is sent only over TLS.
     """
 
     instance_id: str = ""

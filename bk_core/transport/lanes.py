@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client's transport. It has one link to each bookie, over the first of the caller's lanes that the bookie offers.
+"""Has a client's transport, with one link to each bookie, over the first of the caller's lanes that the bookie offers.
 
-A bookie publishes an endpoint for each lane that it serves. A connection is made on first use and again after a break.
-Nothing is made at import or in ``__init__``, because Spark forks (K4).
+A bookie publishes an endpoint for each lane that it serves. A connection is made on first use, and again after it
+broke. No connection, thread or loop is made at import or in ``__init__``, because Spark forks (K4).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bk_core.transport.port import Link
 from bk_core.transport.whereabouts import At, LookUp, Whereabouts
 
 Connect = Callable[[At, Caller, Whereabouts], Link]
-"""Makes a link to a bookie that is registered there, without connecting or blocking. Until its first connection
-succeeds, the link follows the bookie to other addresses."""
+"""A function that makes a link to a bookie at its registered address, without connecting or blocking. Until its first
+connection succeeds, the link follows the bookie to other addresses."""
 
 
 def _grpc() -> Connect:
@@ -43,8 +43,9 @@ def _bookie_rpc() -> Connect:
 
 
 LANES: Mapping[str, Callable[[], Connect]] = {DIRECT: _direct, GRPC: _grpc, BOOKIE_RPC: _bookie_rpc}
-"""The lanes by the protocol of a bookie's endpoint, best first. A lane is imported for the first link that uses it. The
-objects that all links of a client share are made then too: buffers for received messages, or the packer of requests."""
+"""The lanes by the protocol of a bookie's endpoint, best first. The function of a lane imports it when the first link
+uses it. It also makes the object that all links of a client share: buffers for received messages, or the packer of
+requests."""
 
 
 def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) -> Endpoint | None:
@@ -53,10 +54,11 @@ def endpoint_of(info: BookieServiceInfo, lanes: Mapping[str, object] = LANES) ->
 
 
 class LaneTransport:
-    """:class:`~bk_core.transport.port.Transport` to the bookies of a cluster. It belongs to the loop it is first used
-    on. ``look_up`` finds bookies that have moved; without it a bookie is where :meth:`update_bookies` says.
+    """The :class:`~bk_core.transport.port.Transport` of a client to the bookies of a cluster. It belongs to the loop on
+    which it is first used.
 
-    A bookie that offers gRPC alone is refused with ForkedHandleError in a child of a process that used gRPC
+    ``look_up`` finds bookies that have moved. Without it the addresses are those given to :meth:`update_bookies`. In a
+    forked child of a process that used gRPC, a bookie that offers only gRPC causes ForkedHandleError
     (:mod:`bk_core.after_fork`).
     """
 
@@ -105,8 +107,8 @@ class LaneTransport:
         return None if endpoint is None or self._is_plain_refused(endpoint) else endpoint
 
     def _is_plain_refused(self, endpoint: Endpoint) -> bool:
-        """Return whether this endpoint requires TLS and this client has none. Apache's bookies may accept clients
-        without TLS even at an endpoint with TLS."""
+        """Return whether this endpoint requires TLS and this client does not use it. Apache's bookies may accept
+        clients without TLS even at an endpoint with TLS."""
         return self._caller.tls is None and endpoint.protocol != BOOKIE_RPC and endpoint.tls
 
     def _connect(self, lane: str) -> Connect:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port to bookies: a client asks its :class:`Transport` for the :class:`Link` to a bookie, which a lane makes.
+"""The port to bookies. A client's :class:`Transport` has a :class:`Link` to each bookie, which a lane makes.
 
-A client's transport is in ``lanes.py``, and the links of the lanes are in ``lane/`` and ``bookie_rpc/``; tests have a
-transport without a network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure; a
-passed deadline is a failure. All methods and all callbacks are called on the driver's loop. Nothing here knows the
-protocol's quorums.
+A client's transport is in ``lanes.py``, and the links of the lanes are in ``lane/`` and ``bookie_rpc/``. Tests have a
+transport without a network, ``tests/kit/memory_transport.py``. Each request ends with exactly one answer or failure. A
+missed deadline is a failure. All methods and all callbacks are called on the driver's loop. Links know nothing about
+quorums.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class AddListener(Protocol):
     """Gets the callbacks of a session (P1)."""
 
     def on_acked(self, session: int, frames: int) -> None:
-        """Note that the first ``frames`` frames of the session are durable; the number never falls."""
+        """Note that the first ``frames`` frames of the session are durable. The number never falls."""
         ...
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
-        """Note that the bookie refused the attach or a frame; the first ``frames`` frames are durable. This is the
-        session's last callback."""
+        """Note that the bookie refused the attach or a frame. The first ``frames`` frames of the session are durable.
+        This is the session's last callback."""
         ...
 
     def on_broken(self, session: int, message: str) -> None:
-        """Note that the stream broke; frames above the last ack may or may not be durable. This is the session's last
-        callback."""
+        """Note that the stream broke. Frames after the last acked one may or may not be durable. This is the session's
+        last callback."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A session to be opened. ``number`` is unique in the transport. ``deferred``: acks may come before the bookie has
-    synced the frames."""
+    """A session to be opened. ``number`` is unique in the transport. With ``deferred``, the bookie may ack frames
+    before it syncs them."""
 
     ledger_id: LedgerId
     ledger_key: bytes = field(repr=False)
@@ -66,16 +66,16 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """A part of an answer: one or more whole frames, in a buffer that must not be changed."""
+    """A part of an answer to a read. It has one or more whole frames, in a buffer that must not be changed."""
 
     frames: memoryview
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """A bookie's report about itself. The bytes are those of all its data directories together. ``version`` names its
-    software. ``limbo_ledgers`` and ``damaged_ledgers`` count the ledgers whose copies it knows to be incomplete.
-    Apache's wire carries only the bytes."""
+    """A bookie's report about itself. ``total_bytes`` and ``free_bytes`` are the sums over all its data directories.
+    ``version`` names its software. ``limbo_ledgers`` and ``damaged_ledgers`` count the ledgers whose copies on this
+    bookie may be incomplete. Apache's wire carries only the two sums."""
 
     total_bytes: int
     free_bytes: int
@@ -86,46 +86,46 @@ class BookieInfo:
 
 
 class ToldRead:
-    """A read that can pass its answers to a listener as they come, which costs less than iterating."""
+    """A read that can pass its answers to a listener as they come. This costs less than iteration."""
 
     def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
-        """Give all answers to ``listener``, which must not raise. The last is a trailer or an error."""
+        """Pass all answers to ``listener``, which must not raise. The last answer is a trailer or an error."""
         raise NotImplementedError
 
     def cancel(self) -> None:
-        """Cancel the request. Does nothing once the answer has ended."""
+        """Cancel the request. This does nothing once the answer has ended."""
         raise NotImplementedError
 
 
 class Link(Protocol):
-    """One connection to one bookie over one lane. It connects on first use.
+    """A link from a client to one bookie over one lane. It connects on first use.
 
-    A link breaks only once: all calls that wait on it fail, and the transport makes a new link at the next use. A call
-    raises BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
+    A link breaks only once. Then all calls that wait on it fail, and the transport makes a new link at the next use. A
+    call raises BookieUnreachableError if the bookie cannot be reached, TransportError if the stream breaks, and
     :class:`RefusedError` if the bookie refuses the request.
     """
 
     @property
     def broken(self) -> TransportError | None:
-        """Why the link broke; None while it is whole."""
+        """The error that broke the link, or None while it is not broken."""
         ...
 
     def attach(self, session: NewSession) -> None:
-        """Open a session on the bookie's add stream. Never blocks; network errors are not raised but reported by
-        ``on_broken``."""
+        """Open a session on the bookie's add stream. This never blocks, and reports network errors by ``on_broken``."""
         ...
 
     def send(self, session: int, frame: bytes | bytearray | memoryview) -> None:
-        """Queue one frame, whose bytes 60–63 already hold ``session``. Frames queued for a bookie in one turn of the
-        loop leave in one write (L4). Frames of an ended session are dropped."""
+        """Queue one frame, whose bytes 60–63 already hold ``session``. All frames that are queued for a bookie in one
+        turn of the loop are sent in one write (L4). Frames of an ended session are dropped."""
         ...
 
     def detach(self, session: int) -> None:
-        """End a session: its queued frames are dropped, and it gets no more callbacks."""
+        """End a session. Its queued frames are dropped, and it gets no more callbacks."""
         ...
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Return once the bookie has synced every frame that it had acked in this session, which must still be open."""
+        """Return once the bookie has synced every frame that it had acked in this session. The session must still be
+        open."""
         ...
 
     def read(
@@ -140,56 +140,59 @@ class Link(Protocol):
         ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """Read the entries ``first`` to ``last``, both inclusive, or fewer of them; end with a trailer, or raise. With
-        ``fence_key`` it is a recovery read, which fences first. With ``cut`` the bookie sends only these parts of the
-        entries, or whole entries if it cannot cut. With ``ids_only`` the answer is only a trailer, about some of the
-        ids: the bookie has each of them that is neither absent nor unknown. A wire without such a request refuses it as
-        UNIMPLEMENTED. Closing the iterator cancels the request. The iterator may be a :class:`ToldRead`."""
+        """Read the entries ``first`` to ``last``, both inclusive. The bookie may answer only the first of them. The
+        answer ends with a trailer or an error.
+
+        With ``fence_key`` this is a recovery read, which first fences the ledger. With ``cut`` the bookie sends only
+        these parts of the entries, or whole entries if it cannot cut. With ``ids_only`` the answer is only a trailer;
+        the bookie has each answered id that is neither absent nor unknown. A wire without such a request refuses it as
+        UNIMPLEMENTED. Closing the iterator cancels the request. The iterator may be a :class:`ToldRead`.
+        """
         ...
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """Return once this client has the right on the ledger. A client or a wire without grants finds out only that
-        the bookie lets it in. Raises AuthenticationError, and RefusedError: PERMISSION_DENIED if no role gives the
-        right."""
+        """Return once it is certain that this client has the right on the ledger. A client or a wire without grants
+        only finds out whether the bookie accepts the client. Raises AuthenticationError, and RefusedError with
+        PERMISSION_DENIED if no role gives the right."""
         ...
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence: ...
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence: ...
     async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
-        """Return evidence once the bookie has a LAC above ``previous_lac``, or after ``timeout_s``."""
+        """Return the bookie's evidence of the LAC once its LAC is above ``previous_lac``, or after ``timeout_s``."""
         ...
 
     async def write_lac(
         self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float
     ) -> None: ...
     def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
-        """Send a LAC as ``write_lac`` does, but wait for no answer and ignore a failure."""
+        """Send a LAC as ``write_lac`` does, without waiting for an answer. A failure is ignored."""
         ...
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        """Tell the bookie that these ledgers, at most 10,000, were deleted from the metadata store. The answer only
-        confirms the message: the bookie looks in the store itself, twice, before it deletes a ledger (S9)."""
+        """Send the bookie a hint that these ledgers, at most 10,000, were deleted from the metadata store. The answer
+        only confirms the message. The bookie itself reads the store, twice, before it deletes a ledger (S9)."""
         ...
 
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
-        """Ask the bookie about itself. The answer is this bookie's, never that of another bookie at its address."""
+        """Return the bookie's report about itself. Another bookie at its address never answers for it."""
         ...
 
     async def close(self) -> None:
-        """Break the link; return once its tasks and its connection have ended."""
+        """Break the link. Return once its tasks and its connection have ended."""
         ...
 
 
 class Transport(Protocol):
-    """The links to bookies, made on first use and shared."""
+    """The links of a client to bookies. A link is made on first use, and all callers share it."""
 
     def link(self, bookie_id: BookieId) -> Link:
-        """Return the link to a bookie, a new one if the last one broke. Raises BookieUnreachableError if the transport
-        has no usable endpoint of the bookie, TransportError once the transport is closed."""
+        """Return the link to a bookie, or a new link if the last one broke. Raises BookieUnreachableError if the
+        transport has no usable endpoint of the bookie, and TransportError once the transport is closed."""
         ...
 
     def update_bookies(self, infos: Sequence[BookieServiceInfo]) -> None:
-        """Set the bookies' addresses; they are used for new connections."""
+        """Set the addresses of bookies, for new connections."""
         ...
 
     async def close(self) -> None: ...

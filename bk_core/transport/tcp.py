@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connects over TCP, for lanes that have sockets of their own."""
+"""Connects over TCP, for lanes that use plain sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 
 
 async def over_tcp(host: str, port: int) -> socket.socket:
-    """Connect, and return the socket, which does not block. Raises OSError."""
+    """Connect to the host and return the socket, which is non-blocking. Raises OSError."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     error = OSError("the host has no address")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The grants of a client with ``security`` other than ``open``. A client asks once for each ledger and right, keeps the
-grant, and renews it after half its life.
+"""Gets, keeps and renews the grants of a client with ``security`` other than ``open``. A client requests a grant once
+for each ledger and right, keeps it, and renews it after half of its life.
 
-All bookies of a cluster accept a grant of any one of them, so the links of a client share a :class:`Wallet`. A link has
-:class:`Permits`, which get the grant for a request before the request is sent.
+All bookies of a cluster accept a grant of any one of them, so the links of a client share a :class:`Wallet`. Each link
+has :class:`Permits`, which get the grant for a request before the request is sent.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRANTS_KEPT = 16_384
-"""The maximum number of grants that a client keeps; beyond it the grant that is oldest goes."""
+"""The maximum number of grants that a client keeps. Above it the oldest grant is dropped."""
 
 GRANT_DEADLINE_S = 10.0
-"""How many seconds a bookie has to answer a request for a grant."""
+"""The number of seconds that a client waits for the answer to a request for a grant."""
 
 RENEW_AGAIN_S = 15.0
-"""How many seconds after a failed renewal the grant is asked for again."""
+"""The number of seconds between a failed renewal of a grant and the next try."""
 ASK_ANOTHER_S = 0.5
-"""How many seconds a caller waits for another caller that asks for the same grant. Then it asks its own bookie, because
-the other bookie may be silent."""
+"""The number of seconds that a caller waits for another caller's request for the same grant. Then it sends a request to
+another bookie, because the first bookie may be silent."""
 
 _RIGHTS = {AttachMode.WRITE: Right.WRITE, AttachMode.RECOVER: Right.RECOVER}
 
 
 class Held(NamedTuple):
-    """A grant with its rights. ``until`` is the loop's time at which it ends, ``renew_at`` that of its renewal."""
+    """A grant with its rights. It ends at ``until`` and is renewed at ``renew_at``, both by the loop's clock."""
 
     grant: bytes
     rights: Right
@@ -54,26 +54,30 @@ Ask = Callable[[LedgerId, Right], Awaitable[Held]]
 
 
 class Wallet:
-    """The grants of one client, by ledger. It belongs to one loop."""
+    """Keeps the grants of one client, by ledger. It belongs to one loop."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
         self.throttle = LogThrottle()
-        """Limits the lines about grants that are not renewed, by ledger. Each bookie of the ledger
-        may refuse again and again."""
+        """Limits the log lines about grants that could not be renewed, by ledger. Each bookie of the ledger may refuse
+        again and again."""
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
-        """Return the kept grant of this right, or None if there is none or it has ended."""
+        """Return the kept grant for this ledger and right, or None if there is none or it has ended."""
         held = self._held.get(ledger_id)
         if held is None or right not in held.rights or held.until <= asyncio.get_running_loop().time():
             return None
         return held
 
     async def get(self, ledger_id: LedgerId, right: Right, ask: Ask, *, fresh: bool = False) -> Held:
-        """Return a kept grant, or ask for one. If another caller is asking for the same grant, wait for its answer, at
-        most ASK_ANOTHER_S; then ask too. With ``fresh``, a kept grant that is due for renewal does not count. Raises
-        RefusedError (PERMISSION_DENIED if no role gives the right), TransportError."""
+        """Return a kept grant, or request one by ``ask``. With ``fresh``, a kept grant that is due for renewal does not
+        count.
+
+        If another caller has a request for the same grant under way, wait for its answer for at most ASK_ANOTHER_S, and
+        then send a request, too. Raises TransportError, and RefusedError, with PERMISSION_DENIED if no role gives the
+        right.
+        """
         waited = False
         while True:
             held = self.now(ledger_id, right)
@@ -90,16 +94,18 @@ class Wallet:
             except BookKeeperError as error:
                 if isinstance(error, RefusedError) and error.reason is Reason.PERMISSION_DENIED:
                     raise
-                # the other caller's bookie could not say: look again, and ask if no other caller does
+                # the other caller's bookie could not answer: check again, and request if no other caller does
 
     def renew(self, ledger_id: LedgerId, right: Right, ask: Ask) -> None:
-        """Ask for a newer grant, unless a request is under way; do not wait for it."""
+        """Request a newer grant without waiting for it, unless a request is under way."""
         if (ledger_id, right) not in self._asking:
             self._ask(ledger_id, right, ask)
 
     def _ask(self, ledger_id: LedgerId, right: Right, ask: Ask) -> asyncio.Task[Held]:
         task = self._asking[ledger_id, right] = asyncio.ensure_future(self._asked(ledger_id, right, ask))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved: the caller gets it
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # marks the error as retrieved; the caller gets it
         return task
 
     async def _asked(self, ledger_id: LedgerId, right: Right, ask: Ask) -> Held:
@@ -116,7 +122,7 @@ class Wallet:
 
 
 class GrantedStream(Protocol):
-    """The part of a stream that shows grants."""
+    """The part of a stream that shows grants to its bookie."""
 
     def show(self, ledger_id: LedgerId, grant: bytes) -> None:
         """Show a grant, unless it was shown on this stream."""
@@ -140,20 +146,20 @@ class _Waiting(NamedTuple):
 
 
 class Permits:
-    """Gets the grants for the requests of one link before they are sent, and renews those of its sessions. ``ask`` asks
-    this link's bookie for a grant."""
+    """Gets the grants for the requests of one link before they are sent, and renews the grants of its sessions. ``ask``
+    requests a grant from this link's bookie."""
 
     def __init__(self, wallet: Wallet, ask: Ask) -> None:
         self._wallet, self._asked = wallet, ask
         self.waiting: dict[int, _Waiting] = {}
-        """Sessions that have no grant yet."""
+        """The sessions that wait for their grant."""
         self._sessions: dict[int, tuple[LedgerId, Right]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.TimerHandle | None = None
         self._stream: AddStream | None = None
 
     async def get(self, ledger_id: LedgerId, right: Right) -> bytes:
-        """Return a grant, kept or new. Raises RefusedError, TransportError."""
+        """Return a grant for this ledger and right, which may be a kept one. Raises RefusedError, TransportError."""
         held = self.now(ledger_id, right) or await self._wallet.get(ledger_id, right, self._asked)
         return held.grant
 
@@ -165,7 +171,7 @@ class Permits:
 
     def distrust(self) -> None:
         """Note that this link's bookie does not accept another bookie's grant, because its keys or its clock differ.
-        From here on this bookie is asked for all grants that it is shown."""
+        From now on this link shows the bookie only grants that the bookie itself gave."""
         logger.warning("a bookie does not accept grants of other bookies: compare their key files and their clocks")
         self._wallet = Wallet()
 
@@ -182,15 +188,15 @@ class Permits:
             self.waiting[session.number] = _Waiting(session, [], task)
 
     def holds(self, session: int, frame: bytes | bytearray | memoryview) -> bool:
-        """Keep the frame if its session waits for its grant, and return whether it does. The writer's window limits the
-        frames kept here."""
+        """Return whether the session waits for its grant, and if so, keep the frame. The writer's window limits the
+        frames that are kept."""
         waiting = self.waiting.get(session)
         if waiting is not None:
             waiting.frames.append(frame)
         return waiting is not None
 
     def detach(self, session: int) -> bool:
-        """Forget a session. Return True if it still waited for its grant, so that no stream knows it."""
+        """Forget a session. Return True if it still waited for its grant and so was not attached to a stream."""
         self._sessions.pop(session, None)
         waiting = self.waiting.pop(session, None)
         if waiting is not None:
@@ -266,7 +272,7 @@ class Permits:
             self._sessions.pop(session, None)
 
     def lost(self, message: str) -> None:
-        """End all work, because the link broke; tell the sessions that wait for a grant."""
+        """End all work after the link broke, and report the break to the sessions that wait for a grant."""
         waiting, self.waiting = self.waiting, {}
         if self._renewing is not None:
             self._renewing.cancel()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remembers where the bookies are, and finds a bookie that has moved.
+"""Remembers the addresses of bookies, and finds a bookie that has moved.
 
 A bookie keeps its id and may return at another address. So a failed connection, or a refusal by the process at that
 address, proves nothing about the bookie until its registration has been looked up again (P3, L1).
 
-A search for a bookie begins with the first connection that fails and ends when a connection succeeds. The longer a
-search takes, the longer are the pauses between look-ups, so that lost bookies do not load the metadata store.
+A search for a bookie begins with the first connection that fails, and ends when a connection succeeds. The longer a
+search takes, the longer the pauses between its look-ups are, so that lost bookies do not load the metadata store.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 logger = logging.getLogger(__name__)
 
 LookUp: TypeAlias = Callable[[BookieId], BookieServiceInfo | None]
-"""Reads the current registration of a bookie; None if there is none. It blocks, and raises BookKeeperError."""
+"""A function that reads the current registration of a bookie, and returns None if there is none. It blocks, and raises
+BookKeeperError."""
 
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 10.0
-"""The shortest and the longest pause between two look-ups of a bookie. Between these limits a pause is a tenth of the
-time for which the bookie has been searched, so a writer looks a dozen times within the two seconds of its reconnect
-budget."""
+"""The shortest and the longest pause between two look-ups of a bookie, in seconds. Between these limits a pause is a
+tenth of the time for which the bookie has been searched. So a writer looks the bookie up a dozen times within the two
+seconds of its reconnect budget."""
 
 LOOK_UP_S_MAX = 1.0
-"""How many seconds a connection waits for a look-up. A store that takes longer is unavailable, and a writer has only
-two seconds in all."""
+"""The number of seconds that a connection waits for a look-up. A metadata store that takes longer is unavailable, and a
+writer has only two seconds in all."""
 
 SILENT_S = 0.25
-"""A bookie that has not answered a new connection after this many seconds is looked up, and again after each such time.
+"""The number of seconds without an answer to a new connection after which the bookie is looked up, again and again.
 Packets to a lost host are dropped, so a connection to it would otherwise use up the whole connect timeout."""
 
 T = TypeVar("T")
 
 
 class At(NamedTuple):
-    """A bookie's registration, and the endpoint of it that a link uses."""
+    """The registration of a bookie, with the endpoint that a link uses."""
 
     info: BookieServiceInfo
     endpoint: Endpoint
 
 
 class _Search:
-    """The look-ups of one bookie that cannot be reached. Times are the loop's."""
+    """The search for one bookie that cannot be reached. Times are by the loop's clock."""
 
     def __init__(self, now: float) -> None:
         self.began = self.next_at = now
@@ -58,7 +59,8 @@ class _Search:
 
 
 class Whereabouts:
-    """The registrations that one client knows. Without ``look_up`` its owner passes in all of them."""
+    """Holds the bookies' registrations for one client, and looks up those of bookies that cannot be reached. Without
+    ``look_up`` it has only the registrations given to :meth:`update`."""
 
     def __init__(self, look_up: LookUp | None, endpoint_of: Callable[[BookieServiceInfo], Endpoint | None]) -> None:
         self._look_up, self._endpoint_of = look_up, endpoint_of
@@ -74,16 +76,17 @@ class Whereabouts:
         return self._infos.get(bookie_id)
 
     def reached(self, bookie_id: BookieId) -> None:
-        """End the search for the bookie, because a connection to it succeeded."""
+        """End the search for the bookie. A connection to it has succeeded."""
         self._searches.pop(bookie_id, None)
 
     def broke(self, bookie_id: BookieId) -> None:
-        """Note that a link to the bookie broke: another bookie may answer at its address next."""
+        """Note that a link to the bookie broke, because another bookie may answer at its address next."""
         self._doubted.add(bookie_id)
 
     async def checked(self, at: At) -> At:
-        """Return where to connect, for a wire on which a bookie does not say its id. After a break, look up the
-        registration before the address is used again (L1), even if it was looked up a moment ago."""
+        """Return the registration and endpoint to connect to, for a wire on which a bookie does not send its id. After
+        a link broke, look up the registration before its address is used again (L1), even if it was looked up a moment
+        ago."""
         bookie_id = at.info.bookie_id
         if bookie_id not in self._doubted:
             return at
@@ -96,8 +99,8 @@ class Whereabouts:
         return await self.moved(at) or at
 
     async def moved(self, at: At) -> At | None:
-        """Return where the bookie, which was not reached at ``at``, is registered now. Return None if it is registered
-        there or nowhere, if it offers another lane now, or if nothing newer is known."""
+        """Return the present registration and endpoint of a bookie that was not reached at ``at``. Return None if they
+        are the same, if the bookie is not registered or now offers another lane, or if the look-up gave no answer."""
         bookie_id = at.info.bookie_id
         if self._infos.get(bookie_id) == at.info and self._look_up is not None:
             await self._looked_up(bookie_id, self._look_up)
@@ -112,7 +115,7 @@ class Whereabouts:
         return At(info, endpoint)
 
     async def _looked_up(self, bookie_id: BookieId, look_up: LookUp) -> None:
-        """Return once the bookie was looked up; at once if that is not due, or has already taken too long."""
+        """Return once the bookie was looked up. Do not wait if a look-up is not due, or has already taken too long."""
         now = asyncio.get_running_loop().time()
         search = self._searches.setdefault(bookie_id, _Search(now))
         if search.asking is None and now >= search.next_at:
@@ -150,8 +153,9 @@ async def reach(
     reached: Callable[[], bool],
     moved: Callable[[At], Coroutine[None, None, At | None]],
 ) -> T:
-    """Attempt to connect. If the bookie has moved, attempt again at its new address, until ``reached`` is true. Returns
-    and raises as the last attempt. ``moved`` is asked when an attempt fails, and while it is silent."""
+    """Attempt to connect. If the bookie has moved, attempt again at its new address, until ``reached`` is true. Return
+    the result of the last attempt or raise its error. ``moved`` finds the new address; it is called when an attempt
+    fails, and while an attempt has no answer."""
     while True:
         trying = asyncio.ensure_future(attempt(at))
         try:
@@ -166,4 +170,4 @@ async def reach(
             trying.cancel()
             await asyncio.wait([trying])
             if not trying.cancelled():
-                trying.exception()  # marks it as retrieved: the next attempt counts
+                trying.exception()  # marks the error as retrieved; the next attempt counts

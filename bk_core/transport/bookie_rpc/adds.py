@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions over single adds. Frames come in and requests go out; answers about single entries come in, in any order,
-and listeners learn how many whole frames of a session are durable (P1). Pure.
+"""Carries the sessions of a connection over single adds. It converts frames to add requests. The bookie answers single
+entries in any order, and listeners get the number of whole frames of a session that are durable (P1). Pure.
 
-States of a session: *open*; then *refused*, once this side or the bookie refuses a frame. A refused session drops the
-frames that it has not sent, and ends once all frames before the refused one are durable. If the bookie refuses an add
+A session is *open*, and becomes *refused* once this side or the bookie refuses a frame. A refused session drops the
+frames that it has not sent, and ends once all frames before the refused frame are durable. If the bookie refuses an add
 because it has too much to do, the add is sent again after a pause, with fewer adds in flight. After ``PAUSES_MAX``
-pauses in which the bookie took nothing, the session ends as OVERLOADED.
+pauses in which the bookie took no add, the session ends as OVERLOADED.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from bk_core.wire.bookie_rpc.status import Status, reason_of
 from bk_core.wire.lane.reasons import AttachMode, Reason
 
 ADDS_MAX = 5_000
-"""The most adds of one client that wait for answers of one bookie. Apache's bookies refuse adds beyond 10,000 of all
-clients together."""
+"""The maximum number of adds of one client that wait for answers of one bookie. Apache's bookies refuse adds beyond
+10,000 of all clients together."""
 
 ADDS_MIN = 16
-"""The limit of adds in flight is never halved below this."""
+"""The lowest limit of adds in flight. A bookie that has too much to do halves the limit, but not below this number."""
 
 PAUSES_MAX = 8
-"""How many pauses in a row, without an add that the bookie took, end a session as OVERLOADED."""
+"""The maximum number of pauses in a row in which the bookie takes no add. After one more the session ends as
+OVERLOADED."""
 
 
 @dataclass(slots=True)
 class WireSession:
+    """A session on the connection. ``frames`` has the number of entries that are not durable yet of each frame that is
+    not acked. ``acked`` is the number of durable frames, and ``told`` the number that the listener has got."""
+
     number: int
     how: How
     listener: AddListener
@@ -56,7 +60,8 @@ class WireSession:
 
 @dataclass(slots=True, eq=False)
 class SentPiece:
-    """A piece on its way to this bookie. ``session`` is None once the session has ended."""
+    """A piece of a frame that was sent to this bookie, or is queued for it. ``session`` is None once the session has
+    ended."""
 
     session: WireSession | None
     frame: int  # number of its frame in the session
@@ -74,7 +79,7 @@ class SentPiece:
 
 
 class WireAdds:
-    """The adds of one connection."""
+    """Handles the adds of one connection."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
@@ -119,7 +124,7 @@ class WireAdds:
 
     def _pieces(self, session: WireSession, frame: Buffer) -> tuple[AddPiece, ...]:
         pieces = self._packer.pieces(frame, session.how)
-        if pieces[0].first_txn == self._last_txn:  # sent on this connection before: it needs new transactions
+        if pieces[0].first_txn == self._last_txn:  # the frame was already sent here: it needs new transactions
             self._packer.forget()
             pieces = self._packer.pieces(frame, session.how)
         self._last_txn = pieces[0].first_txn
@@ -131,7 +136,7 @@ class WireAdds:
             self._drop(session)
 
     def _drop(self, session: WireSession) -> None:
-        """Send nothing more for a session, and ignore the answers to it."""
+        """Drop the queued entries of a session, and ignore further answers to its adds."""
         self._news.pop(session.number, None)
         self._drop_queued(session, 0)
         for sent in self._flight.owners():
@@ -175,13 +180,13 @@ class WireAdds:
     # --- in ---
 
     def take(self, run: AddAnswers) -> None:
-        """Take answers. Raises RemoteProtocolError for an answer that fits no add."""
+        """Take answers to adds. Raises RemoteProtocolError for an answer that belongs to no add."""
         ids, ledgers, statuses = run.entry_ids, run.ledger_ids, run.statuses
         for sent, at, places in self._flight.groups(run.txns):
             said, entry_ids, ledger_ids = statuses[at], ids[at], ledgers[at]
             wrong = (entry_ids != sent.piece.entry_ids[places]) | (ledger_ids != sent.piece.ledger_id)
             if wrong.any() and bool((wrong & ~((said != Status.EOK) & (entry_ids == -1) & (ledger_ids == -1))).any()):
-                raise RemoteProtocolError("a bookie answers an add with the ids of another one")
+                raise RemoteProtocolError("a bookie answers an add with the ids of another add")
             take_once(sent.open, places, sent.first_txn)
             self.in_flight -= int(places.size)
             taken = said == Status.EOK
@@ -215,7 +220,7 @@ class WireAdds:
             self._refuse(session, sent.frame, reason, f"entry {_first_id(sent, final)}: {status.name}")
 
     def _too_many(self, session: WireSession, sent: SentPiece, places: I64) -> None:
-        """Pause, because the bookie has too much to do, and halve the number of adds in flight."""
+        """Begin a pause, because the bookie has too much to do, and halve the limit of adds in flight."""
         if not self.pausing:
             self.pausing, self.pauses = True, self.pauses + 1
             self.limit = max(ADDS_MIN, min(self.limit, self.in_flight + int(places.size)) // 2)
@@ -228,7 +233,7 @@ class WireAdds:
         )
 
     def _forget(self, sent: SentPiece, count: int) -> None:
-        """Note that this many entries of a piece are finished."""
+        """Note that ``count`` more entries of a piece are finished."""
         sent.left -= count
         if not sent.left:
             self._flight.remove(sent)
@@ -240,7 +245,7 @@ class WireAdds:
         self._drop_queued(session, session.refused_at)
 
     def _drop_queued(self, session: WireSession, first_frame: int) -> None:
-        """Send nothing more of this session's frames from ``first_frame`` on."""
+        """Drop the queued entries of this session's frames from ``first_frame`` on."""
         self._ready = deque(s for s in self._ready if s.session is not session or s.frame < first_frame)
         again, self._again = self._again, deque()
         for sent, places in again:
@@ -252,7 +257,7 @@ class WireAdds:
     # --- callbacks ---
 
     def tell(self) -> None:
-        """Make the callbacks for what has changed since the last call."""
+        """Call the listeners of the sessions that have changed since the last call."""
         news, self._news = self._news, {}
         for session in news.values():
             if self._sessions.get(session.number) is not session:
@@ -269,7 +274,7 @@ class WireAdds:
                 session.listener.on_acked(session.number, session.acked)
 
     def lost(self, message: str) -> None:
-        """End all sessions, because the connection broke: the outcome of unanswered adds is unknown."""
+        """End all sessions after the connection broke. The outcome of unanswered adds is unknown."""
         sessions, self._sessions = self._sessions, {}
         self._ready.clear()
         self._again.clear()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUTH of Apache's wire on the client's side: one message each way, before all others. Pure.
+"""Authenticates the client on Apache's wire, by the request AUTH and its answer, before all other messages. Pure.
 
-A bookie that wants no token answers with a plug-in name of its own, and lets the client in nevertheless. A bookie that
-does not know our plug-in, or refuses the token, answers EUA in version 3, and ends the connection in version 2.
+A bookie that wants no token answers with another plug-in name, and accepts the client nevertheless. A bookie that does
+not know our plug-in, or refuses the token, answers EUA in version 3, and ends the connection in version 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEEDED = "it wants this client to authenticate"
 
 
 class Proof:
-    """The exchange of AUTH messages with which a connection of this ``version`` begins."""
+    """The exchange of AUTH messages at the begin of a connection. ``version`` is the version of the wire."""
 
     def __init__(self, version: int, token: bytes) -> None:
         self._reader, self._version = AnswerReader(version), version
@@ -35,8 +35,8 @@ class Proof:
         return v3.framed(made)
 
     def receive(self, received: Buffer) -> int:
-        """Take received bytes; return how many were used. Raises AuthenticationError, and RemoteProtocolError for
-        anything but one answer to AUTH."""
+        """Take received bytes, and return the number of bytes that were used. Raises AuthenticationError, and
+        RemoteProtocolError for any message but one answer to AUTH."""
         replies = self._reader.read(received)
         for item in replies.items:
             if self.done or not isinstance(item, WireAnswer) or item.response.header.operation != pb.AUTH:
@@ -51,8 +51,8 @@ class Proof:
 
 
 def refuses_all(item: AddAnswers | ReadAnswers | BatchAnswer | WireAnswer) -> bool:
-    """Return whether a bookie refuses a client that has not authenticated: then the answer is EUA with only a header.
-    An EUA about a ledger's password has the ids of the request."""
+    """Return whether the answer refuses a client that has not authenticated. Such an answer is EUA with only a header.
+    An EUA about a ledger's password also has the ids of the request."""
     if isinstance(item, WireAnswer):
         said = {field.name for field, _ in item.response.ListFields()}
         return item.response.status == pb.EUA and said == {"header", "status"}

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range reads over the batch reads of version 2, on a second connection beside that of version 3. Pure.
+"""Reads ranges by the batch reads of version 2, on a second connection in addition to that of version 3. Pure.
 
-A batch read asks for consecutive entries. The bookie answers with as many as it has and as fit. So a batch gives
-entries and nothing else: missing entries are asked for again, in the end by single reads over version 3, which alone
-say that an entry is absent or unknown. The same happens if a bookie does not know batch reads and closes the
-connection, if a ledger is striped, so that a bookie has no long run of it, and if the connection breaks.
+A batch read requests consecutive entries. The bookie answers with as many of them as it has and as fit. So a batch
+contains only entries that were found. Missing entries are requested again, in the end by single reads over version 3,
+because only these say that an entry is absent or unknown. The same happens if a bookie does not know batch reads and
+closes the connection, if a ledger is striped, so that a bookie has no long run of it, and if the connection breaks.
 
-States: *open*, until the connection has ended for any reason; then *over*: all ranges are read entry by entry.
+The state is *open* until the connection has ended for any reason. Then it is *over*, and all ranges are read entry by
+entry.
 """
 
 from __future__ import annotations
@@ -23,26 +24,27 @@ from bk_core.wire.bookie_rpc.runs import BatchAnswer, BatchRead
 from bk_core.wire.bookie_rpc.status import Status
 
 BATCH_BYTES = 1 << 20
-"""The bytes of a batch, unless it has only one entry: enough that requests cost little, and few enough that a batch
-comes soon."""
+"""The maximum size of a batch in bytes, unless it has only one entry. Larger batches would save few requests and come
+late."""
 
 BATCHES_MAX = 8
-"""The most batches that a client asks a bookie for at a time; the bookie holds each of them in memory."""
+"""The maximum number of batches that a client requests from a bookie at a time. The bookie holds each of them in
+memory."""
 
 IDS_AT_FIRST = 64
-"""The most entries in a range's first batch; later batches grow with the answers. A bookie sends nothing of a batch
-before it has all of it, and a bookie that needs milliseconds for an entry must not seem silent."""
+"""The maximum number of entries in a range's first batch; later batches grow with the answers. A bookie sends a batch
+only when it has read all of it, and a bookie that needs milliseconds for each entry must not seem silent."""
 
 BATCHES_OF_RANGE = 2
-"""How many batches of one range are under way: while the client takes one, the bookie gathers the next."""
+"""The maximum number of requested batches of one range. While the client takes a batch, the bookie reads the next."""
 
 WORTH_IDS = 33
-"""The fewest entries that are read in batches; fewer are read as fast one by one."""
+"""The minimum number of entries in a range that is read in batches. Fewer entries are read as fast one by one."""
 
 
 class Batches:
-    """The batch reads of one connection. ``reads`` has the single reads of the connection of version 3 to the same
-    bookie."""
+    """Handles the batch reads of one connection. ``reads`` handles the single reads of the connection of version 3 to
+    the same bookie."""
 
     version = 2
 
@@ -55,8 +57,8 @@ class Batches:
         self.over = False
 
     def suit(self, asked: WireRangeRead) -> bool:
-        """Return whether a range is to be read in batches. A range that fences is not: it must be read after its
-        fence."""
+        """Return whether a range should be read in batches. A range that fences should not, because it must be read on
+        the connection that fences."""
         return not self.over and asked.fence_key is None and 0 <= asked.first <= asked.last + 1 - WORTH_IDS
 
     def read(self, asked: WireRangeRead) -> None:
@@ -79,8 +81,9 @@ class Batches:
         return None
 
     def _wanted(self, asked: WireRangeRead) -> int:
-        """Return how many more entries of a range to ask for. The bookie may cut the first batch short. Later ones are
-        sized by the mean size of the range's entries, with something to spare, so that few are cut short."""
+        """Return the number of entries of a range to request next. The bookie may cut the first batch short. The size
+        of later batches follows from the mean size of the range's entries, with a reserve, so that few are cut
+        short."""
         left, under_way = asked.last + 1 - asked.next, sum(run.owner is asked for _, run in self._flight.values())
         most = min(left, max(IDS_AT_FIRST, asked.allowed))
         if not asked.found:
@@ -101,7 +104,8 @@ class Batches:
     # --- in ---
 
     def receive(self, received: Buffer) -> int:
-        """Take received bytes; return how many were used. Raises as :meth:`Exchange.receive`."""
+        """Take received bytes, and return the number of bytes that were used. Raises the errors of
+        :meth:`Exchange.receive`."""
         replies = self._reader.read(received)
         for answer in replies.items:
             if not isinstance(answer, BatchAnswer):
@@ -128,7 +132,7 @@ class Batches:
         asked.pass_on()
 
     def _read_singly(self, asked: WireRangeRead, rest: AskedRun | None) -> None:
-        """Go on with a range in single reads: first those of ``rest``, if any."""
+        """Continue a range with single reads, beginning with the entries of ``rest``, if any."""
         if rest is not None:
             self._reads.again(rest)
         if asked in self._ranges:
@@ -138,7 +142,7 @@ class Batches:
     # --- ends ---
 
     def lost(self) -> None:
-        """Read all ranges in single reads from here on, because the connection has ended."""
+        """Continue all ranges with single reads. The connection has ended."""
         self.over = True
         runs = [run for _, run in self._flight.values()] + list(self._rests)
         self._flight.clear()
@@ -156,9 +160,9 @@ class Batches:
 
 
 def _check(batch: BatchRead, answer: BatchAnswer) -> None:
-    """Raise RemoteProtocolError for an answer that this batch read cannot have. Its entries are checked later."""
+    """Raise RemoteProtocolError if the answer cannot be that of this batch read. Its entries are checked later."""
     if (answer.ledger_id, answer.first_entry_id) != (batch.ledger_id, batch.first_entry_id):
-        raise RemoteProtocolError("a bookie answers a batch read with the ids of another one")
+        raise RemoteProtocolError("a bookie answers a batch read with the ids of another read")
     count, size = len(answer.bodies), int(answer.bodies.lengths.sum())
     most = batch.max_count if answer.status is Status.EOK else 0
     if count > most or (count > 1 and size + LENGTH_BYTES * count > batch.max_bytes):

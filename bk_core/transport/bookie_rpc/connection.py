@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TCP connection below an exchange.
+"""Carries an exchange over a TCP connection.
 
-Requests of one turn of the loop leave together (L4). The socket takes a few pieces at a time, so that waiting requests
-stay in the exchange, which counts them. A connection is broken if the bookie owes answers and sends nothing for
-``SILENCE_S``: TCP alone would wait many minutes for a lost machine.
+Requests of one turn of the loop are sent together (L4). The socket takes a few requests at a time, so that the others
+wait in the exchange, which counts them. A connection counts as broken if the bookie owes answers and sends nothing for
+``SILENCE_S``. TCP alone would wait many minutes for a lost machine.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 << 10
 RECEIVE_BYTES_MAX = 1 << 20
-"""A connection's receive buffer has RECEIVE_BYTES at first. It doubles each time that it was full, up to
-RECEIVE_BYTES_MAX, or further for a longer frame."""
+"""The size of a connection's receive buffer at first, and the size up to which it doubles each time that it was full,
+in bytes. For a longer frame it grows further."""
 
 UNSENT_BYTES = 1 << 20
-"""How many bytes asyncio buffers, beyond what the kernel takes, before it pauses the writer."""
+"""The number of bytes, in addition to those that the kernel takes, that asyncio buffers before it pauses the writer."""
 
 SILENCE_S = 15.0
-"""How many seconds a bookie that owes answers may send nothing before the connection counts as broken."""
+"""The number of seconds without a byte from a bookie that owes answers after which the connection counts as broken."""
 
 
 class Talk(Protocol):
-    """The requests and answers of a connection, in one version of the wire."""
+    """The interface of an object that makes the requests of a connection and takes the answers, in one version of the
+    wire."""
 
     version: int
 
@@ -54,9 +55,9 @@ class Talk(Protocol):
 
 
 class BookieConnection:
-    """A connection that is made when there is something to send, wherever the bookie has moved to. It breaks only once,
-    and then calls ``failed``. It calls ``turn`` at the end of each turn of the loop in which something happened, before
-    it sends further requests."""
+    """A connection to one bookie. It is made when there is something to send, and follows a bookie that has moved. It
+    breaks only once, and then calls ``failed``. At the end of each turn of the loop in which bytes came or requests
+    wait, it calls ``turn`` before it sends requests."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class BookieConnection:
         token: TokenFile | None = None,
     ) -> None:
         self._tls, self._token = tls, token if tls is not None else None
-        self._proof: Proof | None = None  # while AUTH is under way
+        self._proof: Proof | None = None  # set while AUTH is under way
         self._let_in = asyncio.Event()
         self._at, self._whereabouts, self._connect_timeout_s = at, whereabouts, connect_timeout_s
         self._bookie_id: BookieId = at.info.bookie_id
@@ -83,10 +84,10 @@ class BookieConnection:
         self._ended = self._loop.create_future()
         self._writable = True
         self._flushing = self._watched = False
-        self._heard = 0  # answers so far
+        self._heard = 0  # the number of times that bytes came
 
     def wake(self) -> None:
-        """Send what there is, at the end of this turn of the loop."""
+        """Send the waiting requests at the end of this turn of the loop."""
         if not self._flushing and self.broken is None:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -130,7 +131,7 @@ class BookieConnection:
         return True
 
     async def _connect_to(self, at: At) -> None:
-        """Connect to the bookie at this place. Raises TransportError."""
+        """Connect to the bookie at this endpoint. Raises TransportError."""
         self._at, endpoint = at, at.endpoint
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -151,7 +152,7 @@ class BookieConnection:
             raise self._error(str(error)) from error
 
     async def _connect_over_tls(self, tls: Tls, endpoint: Endpoint) -> None:
-        """Connect and start TLS. Raises TlsError, and OSError if no connection succeeds."""
+        """Connect to the endpoint and start TLS. Raises TlsError, and OSError if no connection succeeds."""
         sock = await over_tcp(endpoint.host, endpoint.port)
         try:
             await ask_for_tls(sock)
@@ -187,7 +188,7 @@ class BookieConnection:
             self._flush()
 
     def receive(self, received: memoryview) -> int:
-        """Take received bytes; return how many were used."""
+        """Take received bytes, and return the number of bytes that were used."""
         self._heard += 1
         try:
             used = self._talk.receive(received) if self._proof is None else self._take_proof(self._proof, received)
@@ -221,7 +222,7 @@ class BookieConnection:
         if self._proof is not None and error is None:
             self.fail(self._refused("it ends the connection when it is shown the token"))
         if self._tls is not None and (isinstance(error, ssl.SSLError) or not self._heard):
-            # a bookie refuses our certificate only after the handshake, or just ends the connection
+            # a bookie refuses our certificate only after the handshake, or ends the connection without a reason
             self.fail(self._tls_failure(error or ConnectionError("the bookie closed it")))
         self._lost(str(error) if error else "the bookie closed it")
 
@@ -238,7 +239,7 @@ class BookieConnection:
         return TransportError(f"the connection to bookie {self._bookie_id} broke", value=f"{self._where}: {detail}")
 
     def fail(self, error: TransportError) -> None:
-        """Break the connection."""
+        """Break the connection with ``error``."""
         if self.broken is not None:
             return
         self.broken = error
@@ -252,12 +253,13 @@ class BookieConnection:
             return
         sock = self._transport.get_extra_info("socket")
         if sock is not None:  # a lost connection over TLS has no socket
-            with contextlib.suppress(OSError):  # a forked child may hold the socket: closing it would not end it
+            # A forked child may hold the socket, and then a close would not end the connection.
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._transport.abort()
 
     async def close(self, error: TransportError) -> None:
-        """Break the connection; return once it has ended."""
+        """Break the connection with ``error``. Return once it has ended."""
         self.fail(error)
         if self._connecting is not None:
             await asyncio.gather(self._connecting, return_exceptions=True)
@@ -265,7 +267,7 @@ class BookieConnection:
 
 
 class _Socket(asyncio.BufferedProtocol):
-    """Receives for a connection, into one buffer, which grows up to the longest frame."""
+    """Receives the bytes of a connection into one buffer, which grows up to the size of the longest frame."""
 
     def __init__(self, connection: BookieConnection) -> None:
         self._connection = connection

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection to a bookie on Apache's wire, without its socket: calls in, bytes out; bytes in, callbacks out. Pure.
+"""Handles one connection to a bookie on Apache's wire, without its socket. It converts calls to bytes, and received
+bytes to callbacks. Pure.
 
-States: *whole*, until the bookie breaks the protocol; then *lost*: the outcome of unanswered requests is unknown, and
-further answers do not count.
+The connection is *whole* until the bookie breaks the protocol. Then it is *lost*: the outcome of unanswered requests is
+unknown, and further answers do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Taken = Callable[[WireAnswer], None]
 
 
 class Exchange:
-    """A connection of version 3. ``adds`` and ``reads`` take the calls of their kind, :meth:`control` the others."""
+    """The requests and answers of a connection of version 3. ``adds`` and ``reads`` take the calls of their kind, and
+    :meth:`control` takes all others."""
 
     version = 3
 
@@ -34,12 +36,12 @@ class Exchange:
         self._packer = packer
         self._reader = AnswerReader(3)
         self.adds, self.reads = WireAdds(packer), WireReads(packer)
-        self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation and waiting caller
+        self._controls: dict[int, tuple[int, Taken]] = {}  # transaction → operation, and what takes its answer
         self._requests: list[bytes] = []
-        self.let_in = False  # whether the bookie has answered something
+        self.let_in = False  # whether the bookie has answered and not refused this client
 
     def control(self, request: pb.Request, taken: Taken) -> None:
-        """Send a request that is neither an add nor a read, with a new transaction."""
+        """Queue a request that is neither an add nor a read, with a new transaction. ``taken`` gets the answer."""
         txn = request.header.txnId = self._packer.txns(1)
         self._controls[txn] = (request.header.operation, taken)
         self._requests.append(v3.framed(request))
@@ -48,13 +50,15 @@ class Exchange:
         self.reads.read(asked, self.force)
 
     def force(self, ledger_id: LedgerId, told: Callable[[Status], None]) -> None:
-        """Let the bookie sync all it was sent for this ledger before; then the ledger's fence is durable (MUST3)."""
+        """Let the bookie sync everything that it was sent for this ledger before. Then the ledger's fence is durable
+        (MUST3)."""
         request = v3.request(pb.FORCE_LEDGER, 0)
         request.forceLedgerRequest.ledgerId = ledger_id
         self.control(request, lambda answer: told(answer.status))
 
     def next_buffers(self) -> list[Buffer] | None:
-        """Return what to send next, or None: small requests first, then reads, then adds."""
+        """Return the next requests to send, or None if there are none. Small requests come first, then reads, then
+        adds."""
         if self._requests:
             requests, self._requests = self._requests, []
             return [b"".join(requests)]
@@ -62,9 +66,9 @@ class Exchange:
         return self.adds.next_buffers() if buffers is None else buffers
 
     def receive(self, received: Buffer) -> int:
-        """Take received bytes; return how many were used. The caller passes the rest again, with the bytes that follow.
-        Raises RemoteProtocolError if the connection is lost; answers before the fault count. Raises AuthenticationError
-        if the first answer says that the bookie does not let this client in."""
+        """Take received bytes, and return the number of bytes that were used. The caller passes the rest again,
+        together with the bytes that follow. Raises RemoteProtocolError if the connection is lost; answers before the
+        fault count. Raises AuthenticationError if the bookie's first answer refuses this client."""
         replies = self._reader.read(received)
         for item in replies.items:
             if not self.let_in:
@@ -76,7 +80,7 @@ class Exchange:
             elif isinstance(item, ReadAnswers):
                 self.reads.take(item)
             elif isinstance(item, BatchAnswer):
-                raise RemoteProtocolError("a bookie answers a batch read that was not asked")
+                raise RemoteProtocolError("a bookie answers a batch read that was not requested")
             else:
                 self._take(item)
         if replies.fault is not None:
@@ -91,12 +95,12 @@ class Exchange:
         taken(answer)
 
     def tell(self) -> None:
-        """Tell the listeners of sessions what became of their frames."""
+        """Call the listeners of the sessions whose frames were acked or refused."""
         self.adds.tell()
 
     def lost(self, error: BookKeeperError) -> None:
-        """Fail sessions and ranges, because the connection is lost. The caller fails the requests that wait for a
-        single answer."""
+        """Fail all sessions and ranges, because the connection is lost. The caller of this method fails the other
+        waiting requests."""
         self._controls.clear()
         self._requests.clear()
         self.reads.lost(error)
@@ -104,5 +108,5 @@ class Exchange:
 
     @property
     def owes(self) -> bool:
-        """Whether the bookie owes an answer now; a long poll it may answer later."""
+        """Whether the bookie owes an answer now. A long poll does not count, because the bookie may answer it later."""
         return bool(self._controls) or self.adds.owes or self.reads.owes

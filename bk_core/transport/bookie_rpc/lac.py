@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence of a LAC over single requests: fences, LAC reads and watches, each of which makes one to three requests.
-Pure.
+"""Gets evidence of a LAC over single requests. A fence, a LAC read or a watch makes one to three requests. Pure.
 
-Each call ends with one call of ``told``, unless the connection breaks before: then the caller of this file fails the
-waiting requests.
+Each call ends with one call of ``told``, unless the connection breaks before. Then the link fails the waiting calls.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ _LAC_BODY = struct.Struct(">qq")
 
 
 class WireLacs:
-    """The LAC calls of one connection; ``bookie`` names it in errors."""
+    """Makes the LAC calls of one connection. ``bookie`` is the bookie's name in errors."""
 
     def __init__(self, exchange: Exchange, bookie: str) -> None:
         self._exchange, self._bookie = exchange, bookie
 
     def fence(self, ledger_id: LedgerId, ledger_key: bytes, told: Told) -> None:
-        """Read the last entry with a fence. If there is no entry, Apache's bookies answer before the fence is durable;
-        then they are asked to sync their log (MUST3)."""
+        """Read the last entry with a fence. If there is no entry, Apache's bookies answer before the fence is durable.
+        Then this call also lets the bookie sync its log (MUST3)."""
 
         def forced(status: Status) -> None:
             if status is Status.EOK:
@@ -60,8 +58,8 @@ class WireLacs:
 
     def read(self, ledger_id: LedgerId, told: Told) -> None:
         """Read the LAC that the writer wrote explicitly, and the last entry. READ_LAC returns both, but with one status
-        for both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC serves for the LAC
-        alone, and a plain read for the last entry."""
+        for both: a bookie without an entry answers EIO, as it does when its disk fails. So READ_LAC is used only for
+        the LAC, and a plain read for the last entry."""
         last: list[tuple[Status, bytes]] = []
         written: list[WireAnswer] = []
 
@@ -88,15 +86,15 @@ class WireLacs:
         if status not in (Status.EOK, *_NOTHING):
             return refused(status, f"bookie {self._bookie} could not read the last entry of ledger {ledger_id}")
         lac_body = written.response.readLacResponse.lacBody
-        # Apache's bookies may answer EIO together with a LAC that they read: then EIO is about the last entry, and the
-        # other request decides about that
+        # Apache's bookies may answer EIO together with a LAC that they read. Then EIO is about the last entry, and the
+        # other request decides about that entry.
         if written.status not in (Status.EOK, *_NOTHING) and not (written.status is Status.EIO and lac_body):
             return refused(written.status, f"bookie {self._bookie} could not read the LAC of ledger {ledger_id}")
         return _evidence(ledger_id, body, lac_body=lac_body, known=status is not Status.ENOLEDGER or bool(lac_body))
 
     def watch(self, ledger_id: LedgerId, previous_lac: EntryId, timeout_ms: int, told: Told) -> None:
-        """Wait for a LAC by a long poll. If the bookie knows a greater LAC than its last entry carries, the writer
-        wrote that LAC explicitly, and it is read then."""
+        """Wait for a LAC above ``previous_lac`` by a long poll. If the bookie reports a greater LAC than its last entry
+        carries, the writer wrote this LAC explicitly, and the call then reads it."""
 
         def polled(status: Status, body: bytes, lac: int) -> None:
             if status not in (Status.EOK, *_NOTHING):
@@ -111,7 +109,7 @@ class WireLacs:
     def write(
         self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, told: Callable[[RefusedError | None], None]
     ) -> None:
-        """Write a LAC explicitly. ``told`` gets None once the bookie has taken it."""
+        """Write a LAC explicitly. ``told`` gets None once the bookie has taken the LAC, or the refusal."""
         if len(lac_body) < _LAC_BODY.size:
             told(RefusedError(Reason.BAD_REQUEST, "a LAC body is too short", value=f"{len(lac_body)} bytes"))
             return
@@ -134,12 +132,13 @@ def _lac_in(body: bytes) -> int:
 def _evidence(
     ledger_id: LedgerId, body: bytes, *, lac_body: bytes = b"", fenced: bool = False, known: bool = True
 ) -> LacEvidence | RefusedError:
-    """Make evidence of an entry, or RefusedError if ``body`` is no entry. The receiver checks the digest (P5)."""
+    """Make evidence from an entry in Apache's layout, or RefusedError if ``body`` is not an entry. The receiver of the
+    evidence checks the digest (P5)."""
     if not body:
         return LacEvidence(-1, b"", lac_body, b"", fenced, known)
     entry_id = int.from_bytes(body[8:16], "big", signed=True)
     if len(body) < 32 or entry_id < 0:
-        what = f"what the bookie holds as the last entry of ledger {ledger_id} is no entry"
+        what = f"the bookie's last entry of ledger {ledger_id} is not an entry"
         return RefusedError(Reason.DAMAGED, what, value=f"{len(body)} bytes")
     frame = apache_frame(ledger_id, body, np.array([len(body)]), np.array([entry_id]), _lac_in(body))
     return LacEvidence(entry_id, frame, lac_body, b"", fenced, known)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lane's link: the calls of the port over an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`. The first
-read of a long range makes a second connection, for :class:`~bk_core.transport.bookie_rpc.batches.Batches`."""
+"""Makes the calls of the port over Apache's wire, by an :class:`~bk_core.transport.bookie_rpc.exchange.Exchange`. The
+first read of a long range makes a second connection, for :class:`~bk_core.transport.bookie_rpc.batches.Batches`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 logger = logging.getLogger(__name__)
 
 PART_S = 0.25
-"""After this many seconds the entries of a range that have come are passed on, however few: a slow bookie must not seem
-silent."""
+"""The number of seconds after which the entries of a range that have come are passed on, however few they are.
+Otherwise a slow bookie would seem silent."""
 
 PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class BookieRpcLink:
-    """:class:`~bk_core.transport.port.Link` over Apache's wire."""
+    """A :class:`~bk_core.transport.port.Link` over Apache's wire."""
 
     def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts, packer: Packer) -> None:
         self.bookie_id = at.info.bookie_id
@@ -84,8 +84,8 @@ class BookieRpcLink:
         self._exchange.adds.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Force, as in the port, and only over the session's own connection: over another one, a restarted bookie would
-        confirm a sync of entries that it has lost."""
+        """Let the bookie sync the session's frames, as in the port, but only over the connection of the session. Over
+        another connection, a restarted bookie would confirm a sync of entries that it has lost."""
         if not self._exchange.adds.has(session):
             raise RefusedError(Reason.NOT_ATTACHED, f"the session with bookie {self.bookie_id} is over")
         status: Status = await self._answer_to(lambda told: self._exchange.force(ledger_id, told), deadline_s)
@@ -106,12 +106,12 @@ class BookieRpcLink:
         ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        """Read, as in the port. ``deadline_s`` limits the wait for each part of the answer. This wire has no ``cut``:
-        entries come whole. It has no ``ids_only`` either: its list of ids is of a whole ledger, and cannot say
-        UNKNOWN."""
+        """Read entries, as in the port. ``deadline_s`` limits the wait for each part of the answer. This wire has no
+        ``cut``, so entries come whole. It refuses ``ids_only``, because its list of ids is of a whole ledger and cannot
+        say UNKNOWN."""
         if ids_only:
             raise RefusedError(Reason.UNIMPLEMENTED, "Apache's wire has no list of ids that tells unknown from absent")
-        if self.broken is not None:  # it broke after the caller asked for this iterator
+        if self.broken is not None:  # it broke after the caller got this iterator
             raise self.broken
         # The answers wait here: at most ``bytes_max`` and one frame.
         answers: asyncio.Queue[ReadPart | ReadTrailer | BookKeeperError] = asyncio.Queue()
@@ -121,7 +121,7 @@ class BookieRpcLink:
             self._second.wake()
         else:
             self._exchange.read(asked)
-        self._connection.wake()  # in any case: entries that batches do not give are read over it
+        self._connection.wake()  # needed in any case, as entries that are in no batch are read over it
         try:
             while True:
                 answer = await self._next_answer(asked, answers, deadline_s)
@@ -147,7 +147,7 @@ class BookieRpcLink:
                     raise too_late(self.bookie_id, deadline_s) from error
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
-        """Find out whether the bookie lets this client in: this wire cannot ask for rights."""
+        """Find out whether the bookie accepts this client. This wire has no request about rights."""
         if not self._exchange.let_in:
             await self.bookie_info(deadline_s=PERMIT_DEADLINE_S)
 
@@ -183,7 +183,7 @@ class BookieRpcLink:
         self._connection.wake()
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        """Do nothing: this wire has no such message, and its bookies find deleted ledgers by themselves."""
+        """Do nothing. This wire has no such message, and its bookies find deleted ledgers by themselves."""
         if len(ledger_ids) > HINT_IDS_MAX:
             raise RefusedError(Reason.TOO_LARGE, "too many ledgers in a hint", value=f"{len(ledger_ids)}")
 
@@ -197,8 +197,8 @@ class BookieRpcLink:
         return BookieInfo(told.totalDiskCapacity, told.freeDiskSpace)
 
     async def _answer_to(self, ask: Callable[[Callable[[T], None]], None], deadline_s: float) -> T:
-        """Make a call and return its answer: ``ask`` gets the function that takes the answer. Raises TransportError if
-        the link breaks before."""
+        """Make a call and return its answer. ``ask`` makes the call; its argument is the function that takes the
+        answer. Raises TransportError if the link breaks before."""
         if self.broken is not None:
             raise self.broken
         call: asyncio.Future[T] = self._loop.create_future()
@@ -216,7 +216,7 @@ class BookieRpcLink:
     # --- the connection ---
 
     def _turn(self) -> None:
-        """End a turn of the loop: tell the listeners, before further requests are sent."""
+        """End a turn of the loop: call the listeners, before further requests are sent."""
         self._packer.forget()
         adds = self._exchange.adds
         self._exchange.tell()
@@ -230,7 +230,7 @@ class BookieRpcLink:
         self._connection.wake()
 
     def _failed(self, error: TransportError) -> None:
-        """Fail everything that waits on this link, because it broke."""
+        """Fail all calls, sessions and reads of this link with ``error``, which broke the connection."""
         for call in tuple(self._calls):
             if not call.done():
                 call.set_exception(error)
@@ -238,9 +238,10 @@ class BookieRpcLink:
         self._exchange.lost(error)
 
     def _no_batches(self, error: TransportError) -> None:
-        """Ask for what the second connection owes over the first one, because the second has ended."""
+        """Request over the first connection the entries that the second connection still owes. The second connection
+        has ended."""
         if self.broken is None:
-            logger.info("bookie %s gives no batches of entries, so they are read one by one: %s", self.bookie_id, error)
+            logger.info("bookie %s sends no batches of entries, so they are read one by one: %s", self.bookie_id, error)
         self._batches.lost()
         self._connection.wake()
 
@@ -251,7 +252,7 @@ class BookieRpcLink:
 
 
 def _once(call: asyncio.Future[T]) -> Callable[[T], None]:
-    """Return a function that answers a call, unless the call has ended."""
+    """Return a function that sets the result of a call, unless the call has ended."""
 
     def answer(result: T) -> None:
         if not call.done():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns frames into requests of Apache's wire, once for all bookies of a write set, and finds the requests that answers
-belong to. Pure."""
+"""Converts frames to requests of Apache's wire, once for all bookies of a write set, and finds the request to which an
+answer belongs. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from bk_core.wire.bookie_rpc.frames import I64, Buffer
 
 PIECE_ENTRIES = 2500
 PIECE_BYTES = 2 << 20
-"""A frame is sent in pieces of at most PIECE_ENTRIES and about PIECE_BYTES, so that a bookie need not take all of it at
-once."""
+"""The maximum number of entries, and about the maximum number of bytes, in a piece of a frame. A frame is sent in
+pieces, so that a bookie need not take all of it together."""
 
 
 FIRST_TXN = 1 << 21
-"""The first transaction. From here on numbers take four bytes for a long time, and messages of one length are read
-faster."""
+"""The number of the first transaction. The numbers from here on take four bytes for a long time, and messages of equal
+length are read faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The fields that all adds of a session share."""
+    """The fields that all add requests of a session share."""
 
     ledger_id: LedgerId
     ledger_key: bytes = field(repr=False)
@@ -58,8 +58,8 @@ class How:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddPiece:
-    """A part of a frame as adds. Entry k has the transaction ``first_txn + k``. ``buffers`` are the requests of all
-    entries."""
+    """A part of a frame as add requests. Entry k has the transaction ``first_txn + k``. ``buffers`` holds the requests
+    of all entries."""
 
     first_txn: int
     ledger_id: LedgerId
@@ -69,8 +69,8 @@ class AddPiece:
 
 
 class Packer:
-    """The state that all links of one client share: the next transaction, and the requests of the frame that was packed
-    last, because a writer gives the same frame to one bookie after the other."""
+    """Makes the add requests of frames for all links of one client. It counts transactions, and keeps the requests of
+    the last frame, because a writer sends the same frame to one bookie after another."""
 
     __slots__ = ("_key", "_next_txn", "_pieces")
 
@@ -86,12 +86,12 @@ class Packer:
         return first
 
     def forget(self) -> None:
-        """Release the last frame."""
+        """Release the last frame and its requests."""
         self._key, self._pieces = None, ()
 
     def pieces(self, frame: Buffer, how: How) -> tuple[AddPiece, ...]:
-        """Return the adds of a frame. Raises IntegrityError if the frame is damaged, InvalidArgumentError if it belongs
-        to another ledger."""
+        """Return the add requests of a frame. Raises IntegrityError if the frame is damaged, and InvalidArgumentError
+        if it belongs to another ledger."""
         last = self._key
         if last is None or last[0] is not frame or last[1] != how:
             self._pieces = tuple(self._pack(frame, how))
@@ -114,8 +114,8 @@ class Packer:
 
 
 def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
-    """Return the ids of a frame's entries, and the entries in Apache's layout, over the frame's payload and with its
-    digests. Raises as :meth:`Packer.pieces`."""
+    """Return the ids of a frame's entries, and the entries in Apache's layout, with the frame's digests. Payloads are
+    not copied. Raises the errors of :meth:`Packer.pieces`."""
     header = parse_header(frame)
     if header.ledger_id != ledger_id:
         raise InvalidArgumentError("a frame of another ledger", value=f"ledger {header.ledger_id}, not {ledger_id}")
@@ -131,7 +131,7 @@ def bodies_of_frame(frame: Buffer, ledger_id: LedgerId) -> tuple[I64, Bodies]:
 
 
 class Asked(Protocol):
-    """Consecutive transactions that one owner waits for."""
+    """The interface of an object that waits for the answers to consecutive transactions."""
 
     @property
     def first_txn(self) -> int: ...
@@ -143,7 +143,7 @@ A = TypeVar("A", bound=Asked)
 
 
 class Waiting(Generic[A]):
-    """The requests of one connection that wait for answers, by transaction."""
+    """Finds the owners of answers on one connection. It has the requests that wait for answers, by transaction."""
 
     __slots__ = ("_array", "_firsts", "_owners")
 
@@ -170,8 +170,9 @@ class Waiting(Generic[A]):
         self._array = None
 
     def groups(self, txns: U64) -> list[tuple[A, I64 | slice, I64]]:
-        """Group transactions by owner: the owner, their positions in ``txns``, and their places among the owner's
-        transactions. Raises RemoteProtocolError for a transaction that no request waits for."""
+        """Group transactions by their owners. Each group has the owner, the positions of its transactions in ``txns``,
+        and their positions among the owner's transactions. Raises RemoteProtocolError for a transaction without an
+        owner."""
         if self._array is None:
             self._array = np.array(self._firsts, dtype=np.uint64)
         at = self._array.searchsorted(txns, side="right") - 1
@@ -195,11 +196,14 @@ class Waiting(Generic[A]):
 
 
 def nobody_asked(txn: int) -> RemoteProtocolError:
-    return RemoteProtocolError("a bookie answers what was not asked, or answers twice", value=f"transaction {txn}")
+    return RemoteProtocolError(
+        "a bookie answers a request that was not sent, or answers twice", value=f"transaction {txn}"
+    )
 
 
 def take_once(open_places: npt.NDArray[np.bool_], places: I64, first_txn: int) -> None:
-    """Mark these places as answered. Raises RemoteProtocolError for a place that was answered before, or twice now."""
+    """Mark the requests at these positions as answered. Raises RemoteProtocolError for a request that was answered
+    before, or twice now."""
     before = int(np.count_nonzero(open_places))
     open_places[places] = False
     if before - int(np.count_nonzero(open_places)) != places.size:

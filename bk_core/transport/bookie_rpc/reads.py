@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Range reads over single reads. A range comes in and requests go out; answers come in, in any order; frames of entries
-in the order of their ids go out, and then a trailer (P4). Pure.
+"""Reads ranges by single reads. It converts a range to requests, takes the answers in any order, and makes frames of
+entries in the order of their ids, and then a trailer (P4). Pure.
 
-A range is asked for in runs of consecutive ids with consecutive transactions. The number of reads that wait for answers
+A range is requested in runs of consecutive ids with consecutive transactions. The number of reads that wait for answers
 grows with the answers. It stays within READS_MAX, within the bytes that the caller takes (by the mean size of the
-entries so far), and within the limit that all ranges of the connection share. Answers that come early wait for their
-turn.
+entries so far), and within the limit that all ranges of the connection share. Answers that come early wait until the
+answers before them have come.
 
-States of a range: *fencing*, if it has to fence, until its first entry is answered, and, if that is absent, until the
-bookie has forced its log; *reading*; *over*. Answers to a range that is over are awaited and dropped.
+A range that has to fence is *fencing* until its first entry is answered, and, if this entry is absent, until the bookie
+has forced its log. Then it is *reading*, and finally *over*. Answers to a range that is over are awaited and dropped.
 """
 
 from __future__ import annotations
@@ -34,30 +34,33 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 READS_MAX = 5_000
-"""The most reads of one client that wait for answers of one bookie."""
+"""The maximum number of reads of one client that wait for answers of one bookie. Apache's bookies refuse too many
+requests."""
 
 READS_AT_FIRST = 16
-"""How many reads are sent before the size of the entries is known."""
+"""The number of reads that are sent before the size of the entries is known."""
 
 ABSENT_MAX = 256
-"""An answer ends after this many absent entries in a row: a reader past the end needs no answer about each of them."""
+"""The number of absent entries in a row after which an answer ends. A reader that reads past the end of a ledger needs
+no answer about each id."""
 
 PART_BYTES = 512 << 10
-"""Entries are gathered into frames of about this size, while more are on their way and the caller does not call
-``hurry``."""
+"""The size, in bytes, of the frames into which entries are gathered, while more entries are to come and the caller does
+not call ``hurry``."""
 
 FRAME_ENTRY_BYTES = 12
-"""The bytes that an entry takes in a frame in addition to itself: its length and its id."""
+"""The number of bytes that a frame has for each entry in addition to the entry, for its length and its id."""
 
 HEADER_BYTES = 32
 
-# The state of an entry is a value of Status, or: not answered yet; an answer that is no such entry; no room for it.
+# The state of an entry is a value of Status or one of these: not answered yet; answered, but not with this entry;
+# dropped for lack of memory.
 _OPEN, _NONSENSE, _NO_ROOM = -1, -2, -3
 _ABSENT = (int(Status.ENOENTRY), int(Status.ENOLEDGER))
 
 
 def in_turn(ranges: deque[WireRangeRead]) -> Iterator[WireRangeRead]:
-    """Yield each range once, beginning after the one that was yielded last, and drop ranges that are over."""
+    """Yield each range once, beginning after the range that was yielded last, and drop ranges that are over."""
     for _ in range(len(ranges)):
         asked = ranges.popleft()
         if not asked.over:
@@ -67,7 +70,8 @@ def in_turn(ranges: deque[WireRangeRead]) -> Iterator[WireRangeRead]:
 
 @dataclass(slots=True, eq=False)
 class AskedRun:
-    """Reads of consecutive ids. An entry that was found lies in the owner's ``chunks[chunk]``."""
+    """A run of reads of consecutive ids of one range. ``statuses`` has the state of each entry. An entry that was found
+    is in the owner's ``chunks[chunk]``."""
 
     owner: WireRangeRead | None
     first_txn: int
@@ -87,8 +91,8 @@ class AskedRun:
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """The entries that came in one burst. ``left`` of them are not passed on yet; ``lac`` is the greatest LAC that they
-    carry."""
+    """The entries that came together. ``left`` is the number of them that are not passed on yet, and ``lac`` the
+    greatest LAC that they carry."""
 
     entries: memoryview
     lac: int
@@ -97,7 +101,8 @@ class Chunk:
 
 @dataclass(slots=True, eq=False)
 class WireRangeRead:
-    """One range read of a bookie. ``told`` gets the parts of the answer in order, and finally its end."""
+    """The read of one range from a bookie. ``told`` gets the parts of the answer in order, and finally the trailer or
+    an error."""
 
     ledger_id: LedgerId
     first: EntryId
@@ -107,14 +112,14 @@ class WireRangeRead:
     told: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]
     fencing: bool = False
     over: bool = False
-    next: EntryId = 0  # the first id that was not asked for yet
+    next: EntryId = 0  # the first id that was not requested yet
     done: EntryId = 0  # the first id that was not passed on yet
     asked: deque[AskedRun] = field(default_factory=deque)
     pending: int = 0
     allowed: int = READS_AT_FIRST
     found: int = 0
-    found_bytes: int = 0  # bytes of all entries that were found
-    held_bytes: int = 0  # bytes of those that are not passed on yet
+    found_bytes: int = 0  # the bytes of all entries that were found
+    held_bytes: int = 0  # the bytes of the entries that are not passed on yet
     passed_bytes: int = 0
     chunks: dict[int, Chunk] = field(default_factory=dict)
     next_chunk: int = 0
@@ -131,7 +136,7 @@ class WireRangeRead:
     # --- asking ---
 
     def wanted(self) -> int:
-        """Return how many more reads may be sent."""
+        """Return the number of reads of this range to send next."""
         left = self.last + 1 - self.next
         if self.over or self.fencing or not left:
             return 0
@@ -142,7 +147,7 @@ class WireRangeRead:
         if not self.pending:
             return min(max(most, 1), left)
         count = min(most - self.pending, left)
-        return count if count >= min(most // 4, left) else 0  # a send of a few reads costs as much as one of many
+        return count if count >= min(most // 4, left) else 0  # to send a few reads costs as much as to send many
 
     def ask(self, count: int, first_txn: int) -> AskedRun:
         run = AskedRun.of(self, first_txn, self.next, count)
@@ -174,8 +179,8 @@ class WireRangeRead:
             self._keep(run, places, bodies, _headers(bodies))
 
     def hear_batch(self, run: AskedRun, bodies: Bodies) -> AskedRun | None:
-        """Take the answer to a run that was asked for as a batch: its first entries, up to the first that is not the
-        entry asked for. The run ends after them. Return the rest, as :meth:`cut`."""
+        """Take the answer to a run that was requested as a batch. Its entries count up to the first entry that was not
+        requested, and the run ends after them. Return the rest of the run as :meth:`cut` does."""
         inside = bodies.headers()
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + np.arange(len(bodies)))
         count = len(bodies) if right.all() else int(right.argmin())
@@ -188,7 +193,7 @@ class WireRangeRead:
 
     def cut(self, run: AskedRun, count: int) -> AskedRun | None:
         """End a run after its first ``count`` entries, because no more of it will be answered. Return the rest as a new
-        run, to be asked for again. Return None if no later run was asked for: then the rest counts as not asked for."""
+        run, to be requested again. Return None if no later run was requested; then the rest counts as not requested."""
         at, left = self.asked.index(run), run.count - count
         last = at == len(self.asked) - 1
         run.count, run.statuses = count, run.statuses[:count]
@@ -203,8 +208,8 @@ class WireRangeRead:
         return rest
 
     def _keep(self, run: AskedRun, places: I64, bodies: Bodies, inside: I64) -> None:
-        """Copy entries, which have these headers, out of the receive buffer. An entry whose header names another entry
-        counts as nonsense."""
+        """Copy entries out of the receive buffer. ``inside`` has their headers. An entry whose header names another
+        entry counts as damaged."""
         right = (inside[:, 0] == self.ledger_id) & (inside[:, 1] == run.first + places)
         size = int(bodies.lengths.sum())
         self.found, self.found_bytes = self.found + places.size, self.found_bytes + size
@@ -223,7 +228,7 @@ class WireRangeRead:
 
     def pass_on(self) -> None:
         """Pass on the entries that are next in order. End the answer after the last id, at the limit of bytes, after
-        many absent entries in a row, and before an entry for which there was no room."""
+        ABSENT_MAX absent entries in a row, and before an entry that was dropped for lack of memory."""
         while self.asked and not self.over:
             run = self.asked[0]
             start = self.done - run.first
@@ -261,7 +266,7 @@ class WireRangeRead:
             self._end()
 
     def _gather(self, run: AskedRun, at: I64) -> None:
-        """Add entries to the part that is being made. Neighbours in one chunk are one piece."""
+        """Add the entries at these positions of the run to the next part. Neighbours in one chunk become one piece."""
         chunk, offsets, lengths = run.chunk[at], run.offsets[at], run.lengths[at]
         ends = offsets + lengths
         breaks = np.flatnonzero((chunk[1:] != chunk[:-1]) | (offsets[1:] != ends[:-1])) + 1
@@ -278,7 +283,8 @@ class WireRangeRead:
                 del self.chunks[number]
 
     def _note_others(self, run: AskedRun, start: int, stop: int) -> bool:
-        """Note which ids are absent or unknown up to ``stop``. Return True if too many in a row are absent."""
+        """Note the absent and the unknown ids of the run up to ``stop``. Return True if ABSENT_MAX ids in a row are
+        absent."""
         self.done = run.first + stop
         statuses = run.statuses[start:stop]
         if not statuses.size or bool((statuses == Status.EOK).all()):
@@ -305,8 +311,8 @@ class WireRangeRead:
             self.told(ReadPart(memoryview(frame)))
 
     def hurry(self) -> bool:
-        """Pass on the gathered entries, however few; return False if there are none. The bookie is slow, so it is asked
-        for fewer entries at a time."""
+        """Pass on the gathered entries, however few they are. Return False if there are none. The bookie is slow, so
+        fewer entries are requested at a time from now on."""
         self.allowed = max(READS_AT_FIRST, self.allowed // 2)
         some = bool(self.gathered)
         self._part()
@@ -318,13 +324,13 @@ class WireRangeRead:
         self.finish(ReadTrailer(self.done - 1, tuple(self.absent), tuple(self.unknown), fenced))
 
     def finish(self, end: ReadTrailer | BookKeeperError) -> None:
-        """End the range, and give ``end`` to the listener."""
+        """End the range, and pass ``end`` to the listener."""
         if not self.over:
             self.forget()
             self.told(end)
 
     def forget(self) -> None:
-        """End the range without a word to the listener. Answers that are under way are awaited and dropped."""
+        """End the range without a call of the listener. Answers that are under way are awaited and dropped."""
         self.over = True
         for run in self.asked:
             run.owner = None
@@ -354,14 +360,14 @@ def _extend(ranges: list[EntryRange], more: EntryRange) -> None:
 
 def _why(status: int) -> tuple[Reason, str]:
     if status == _NONSENSE:
-        return Reason.DAMAGED, "the answer is no such entry"
+        return Reason.DAMAGED, "the answer is another entry"
     return reason_of(Status(status)), Status(status).name
 
 
 @dataclass(slots=True, eq=False)
 class SingleRead:
-    """A read that belongs to no run: of the last entry, with a fence, or as a long poll. ``taken`` gets the status, the
-    entry, and the LAC that the bookie knows."""
+    """A read that belongs to no run: a read of the last entry, a read with a fence, or a long poll. ``taken`` gets the
+    status, the entry, and the bookie's LAC."""
 
     first_txn: int
     ledger_id: LedgerId
@@ -371,21 +377,21 @@ class SingleRead:
 
 
 class WireReads:
-    """The reads of one connection."""
+    """Handles the reads of one connection."""
 
     def __init__(self, packer: Packer) -> None:
         self._packer = packer
         self._ranges: deque[WireRangeRead] = deque()
         self._flight: Waiting[AskedRun | SingleRead] = Waiting()
         self._singles: deque[bytes] = deque()
-        self._again: deque[AskedRun] = deque()  # runs that batches did not give
+        self._again: deque[AskedRun] = deque()  # the runs that were in no batch
         self.in_flight = 0
         self.polls = 0
 
     # --- calls ---
 
     def read(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
-        """Begin a range read. ``force`` lets the bookie sync its log, and passes on the status of that."""
+        """Begin to read a range. ``force`` lets the bookie sync its log, and calls its argument with the status."""
         if asked.first > asked.last or asked.first < 0:
             asked.finish(RefusedError(Reason.BAD_REQUEST, "no such range", value=f"{asked.first} to {asked.last}"))
             return
@@ -394,7 +400,7 @@ class WireReads:
             self._fence_first(asked, force)
 
     def _fence_first(self, asked: WireRangeRead, force: Callable[[LedgerId, Callable[[Status], None]], None]) -> None:
-        """Read the first entry with a fence. The later reads need none, because the ledger is fenced then."""
+        """Read the first entry with a fence. The ledger is then fenced, so the later reads need no fence."""
         assert asked.fence_key is not None
 
         def forced(status: Status) -> None:
@@ -424,7 +430,8 @@ class WireReads:
         fence_key: bytes | None = None,
         poll: tuple[EntryId, int] | None = None,
     ) -> SingleRead:
-        """Make one single read. ``poll`` is the known LAC, and how many ms the bookie waits for a greater one."""
+        """Make one single read. ``poll`` makes it a long poll; it is the known LAC, and the number of milliseconds that
+        the bookie waits for a greater LAC."""
         single = SingleRead(self._packer.txns(1), ledger_id, taken, poll is not None)
         request = v3.request(pb.READ_ENTRY, single.first_txn)
         read = request.readRequest
@@ -440,11 +447,11 @@ class WireReads:
         return single
 
     def go_on(self, asked: WireRangeRead) -> None:
-        """Go on with a range that was read in batches."""
+        """Continue a range that was read in batches."""
         self._ranges.append(asked)
 
     def again(self, run: AskedRun) -> None:
-        """Ask for a run that a batch did not give."""
+        """Request the entries of a run that were in no batch."""
         run.first_txn = self._packer.txns(run.count)
         self._again.append(run)
 
@@ -478,7 +485,7 @@ class WireReads:
     # --- in ---
 
     def take(self, answers: ReadAnswers) -> None:
-        """Take answers. Raises RemoteProtocolError for an answer that fits no read."""
+        """Take answers to reads. Raises RemoteProtocolError for an answer that belongs to no read."""
         touched: dict[int, WireRangeRead] = {}
         for asked, at, places in self._flight.groups(answers.txns):
             if isinstance(asked, SingleRead):
@@ -504,7 +511,7 @@ class WireReads:
         if asked.owner is not None:
             wrong |= ledgers != asked.owner.ledger_id
         if wrong.any() and bool((wrong & ~((statuses != Status.EOK) & (ids == -1) & (ledgers == -1))).any()):
-            raise RemoteProtocolError("a bookie answers a read with the ids of another one")
+            raise RemoteProtocolError("a bookie answers a read with the ids of another read")
 
     def _take_single(self, asked: SingleRead, answers: ReadAnswers, at: I64 | slice) -> None:
         positions = np.arange(len(answers))[at]
@@ -512,7 +519,7 @@ class WireReads:
         said = int(answers.ledger_ids[k])
         status = Status(int(answers.statuses[k]))
         if positions.size > 1 or (said != asked.ledger_id and not (said == -1 and status is not Status.EOK)):
-            raise RemoteProtocolError("a bookie answers a read with the ids of another one")
+            raise RemoteProtocolError("a bookie answers a read with the ids of another read")
         self._flight.remove(asked)
         self.in_flight -= 1
         self.polls -= asked.poll
@@ -525,7 +532,7 @@ class WireReads:
     # --- ends ---
 
     def lost(self, error: BookKeeperError) -> None:
-        """End all ranges with ``error``, because the connection broke."""
+        """End all ranges with ``error``, which broke the connection."""
         ranges, self._ranges = self._ranges, deque()
         self._flight, self.in_flight, self.polls = Waiting(), 0, 0
         self._again.clear()
@@ -534,11 +541,11 @@ class WireReads:
 
     @property
     def owes(self) -> bool:
-        """Whether the bookie owes an answer now; a long poll it may answer later."""
+        """Whether the bookie owes an answer now. A long poll does not count, because the bookie may answer it later."""
         return self.in_flight > self.polls
 
 
 def refused(status: Status, what: str) -> RefusedError:
-    """Make the error for an answer that is a refusal."""
+    """Make the error for an answer with a status that is a refusal."""
     reason = reason_of(status) or (Reason.DELETED if status is Status.ENOLEDGER else Reason.BAD_REQUEST)
     return RefusedError(reason, what, value=status.name)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""START_TLS of Apache's wire, on both sides: one message of version 3 each way in clear text, and then the handshake.
+"""Starts TLS on Apache's wire, on both sides. Each side sends one message of version 3 in clear text, and then the
+handshake follows.
 
-Neither side reads a byte beyond its message: bytes that an attacker put there in clear text must never count as bytes
-that came over TLS.
+Neither side reads a byte beyond this message. Bytes that an attacker adds in clear text must never count as bytes that
+came over TLS.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LENGTH = struct.Struct(">I")
 
 
 async def ask_for_tls(sock: socket.socket) -> None:
-    """Do the client's part, on a socket that does not block. Raises OSError, such as NoTlsError, and
+    """Send START_TLS on a non-blocking socket and receive the answer. Raises OSError, such as NoTlsError, and
     RemoteProtocolError if the answer cannot be parsed."""
     request = v3.request(pb.START_TLS, 0)
     request.startTLSRequest.SetInParent()
@@ -39,8 +40,8 @@ async def ask_for_tls(sock: socket.socket) -> None:
 
 
 async def first_message(sock: socket.socket) -> bytes:
-    """Receive the first message on a connection, without its length field, and not a byte more. Raises ConnectionError,
-    and RemoteProtocolError if the message is longer than a first message can be."""
+    """Receive the first message on a connection, and not a byte more, and return it without its length field. Raises
+    ConnectionError, and RemoteProtocolError if the message has more than MESSAGE_BYTES_MAX."""
     (size,) = _LENGTH.unpack(await exactly(sock, _LENGTH.size))
     if size > MESSAGE_BYTES_MAX:
         raise RemoteProtocolError("a connection does not begin with START_TLS", value=f"a message of {size} bytes")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own lanes on the client's side: the direct lane and gRPC."""
+"""The client's side of our two lanes: the direct lane and gRPC."""

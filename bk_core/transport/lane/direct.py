@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane: the messages of ``streams.py`` on plain sockets, with one connection for each stream. To a bookie on
-the same machine it uses a unix socket (``same_host.py``), otherwise TCP.
+"""The direct lane. It carries the messages of ``streams.py`` on plain sockets, with one connection for each stream. To
+a bookie on the same machine it uses a unix socket (``same_host.py``), otherwise TCP.
 
-Nothing is made before the first use, and no thread at all. So a forked child of a process that uses this lane makes
-connections of its own (K4).
+A connection is made on first use, and no thread is ever made. So a forked child of a process that uses this lane makes
+new connections (K4).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from bk_core.transport.whereabouts import At, Whereabouts
 from bk_core.wire.lane.direct_messages import Received, preamble
 
 ALONE_BYTES = 64 << 10
-"""A frame of at least this many bytes has a message of its own: the bookie receives it at the start of a page, from
-where it can write it."""
+"""The size, in bytes, from which a frame is sent alone in a message. The bookie then receives the frame at the start of
+a memory page, and can write it from there."""
 
 
 class DirectLink(LaneLink):
-    """:class:`~bk_core.transport.port.Link` over plain sockets."""
+    """A :class:`~bk_core.transport.port.Link` over plain sockets."""
 
     def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts, slots: Slots) -> None:
         super().__init__(at, caller, whereabouts)
         self._slots = slots
 
     async def disconnect(self) -> None:
-        """Do nothing: each stream closes its own connection."""
+        """Do nothing, because each stream closes its connection."""
 
     async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
         loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class DirectLink(LaneLink):
                 carrier.read(True)
                 await heard.wait()
             reason = await ended
-        except OSError as error:  # TimeoutError is one; asyncio's has no text
+        except OSError as error:  # a TimeoutError, too; asyncio's has no text
             reason = str(error) or "no answer in time"
         finally:
             if carrier is not None:
@@ -78,7 +78,7 @@ class DirectLink(LaneLink):
         raise self._ended(stream, endpoint, reason)
 
     def _ended(self, stream: LaneStream, endpoint: Endpoint, reason: BookKeeperError | str) -> BookKeeperError:
-        """Make the error for a connection that ended."""
+        """Make the error for a connection that ended with ``reason``."""
         if isinstance(reason, TlsError) and stream.greeted:
             reason = reason.value
         if isinstance(reason, TlsError):  # a bookie refuses our certificate only after the handshake
@@ -91,7 +91,7 @@ class DirectLink(LaneLink):
         return self.lost(stream, endpoint, reason)
 
     async def _secured(self, sock: socket.socket, tls: Tls, endpoint: Endpoint) -> TlsSocket:
-        """Do the TLS handshake, and return the connection over TLS. Raises TlsError; then the connection is closed."""
+        """Do the TLS handshake and return the connection with TLS. Raises TlsError; then the connection is closed."""
         secured = TlsSocket(sock, tls.client(), server_hostname=endpoint.host)
         try:
             await shake_hands(secured)
@@ -107,10 +107,10 @@ class DirectLink(LaneLink):
 
 
 async def _connected(endpoint: Endpoint) -> socket.socket:
-    """Connect to the bookie, on its own machine through its unix socket. Raises OSError."""
+    """Connect to the bookie, through its unix socket if it is on this machine, otherwise by TCP. Raises OSError."""
     address = address_of(endpoint)
     if address is not None:
-        with contextlib.suppress(OSError):  # the bookie has ended or restarted: its TCP port shows which
+        with contextlib.suppress(OSError):  # the bookie has ended or restarted; try its TCP port
             return await _local(address)
     return await over_tcp(endpoint.host, endpoint.port)
 
@@ -121,7 +121,7 @@ async def _local(address: str) -> socket.socket:
     try:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, address)
-        sock.getpeername()  # with a full backlog it is not connected, and asyncio does not notice
+        sock.getpeername()  # raises if the backlog was full, which asyncio does not notice
     except BaseException:
         sock.close()
         raise

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC lane: for each bookie one channel, and a call for each of the three streams of ``streams.py``.
+"""The gRPC lane. It has one channel for each bookie, and a call for each of the three streams of ``streams.py``.
 
-gRPC sees messages as raw bytes. A forked child of a process that used gRPC is refused (:mod:`bk_core.after_fork`).
+gRPC gets messages as raw bytes. The lane raises ForkedHandleError in a forked child of a process that used gRPC
+(:mod:`bk_core.after_fork`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ALERT_S = 0.5
 
 
 class GrpcLink(LaneLink):
-    """:class:`~bk_core.transport.port.Link` over gRPC."""
+    """A :class:`~bk_core.transport.port.Link` over gRPC."""
 
     def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts) -> None:
         super().__init__(at, caller, whereabouts)
@@ -80,8 +81,8 @@ class GrpcLink(LaneLink):
             call.cancel()
 
     async def _raise_tls_error(self, tls: Tls, endpoint: Endpoint) -> None:
-        """Try a TLS handshake of our own with this bookie, because gRPC says little about a failed one. Raises TlsError
-        if it fails; returns if something else was the cause."""
+        """Find the reason of a failed connection by a TLS handshake without gRPC, because gRPC reports little about a
+        failed handshake. Raises TlsError if this handshake fails; otherwise TLS was not the reason."""
         host, port = endpoint.host, endpoint.port
         try:
             async with asyncio.timeout(self.connect_timeout_s):
@@ -90,7 +91,7 @@ class GrpcLink(LaneLink):
                 try:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_ALERT_S):
-                            if not await reader.read(1):  # a bookie that accepts our certificate sends something now
+                            if not await reader.read(1):  # a bookie that accepts our certificate sends bytes now
                                 raise ConnectionResetError
                 finally:
                     writer.transport.abort()
@@ -113,7 +114,7 @@ class GrpcLink(LaneLink):
 
 
 async def _write(stream: LaneStream, call: Any, awake: asyncio.Event) -> None:
-    """Write messages as they get ready. The reading side reports a failure."""
+    """Write the messages of a stream as they get ready. The task that reads reports a failure."""
     while True:
         await awake.wait()
         awake.clear()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link to a bookie. It makes its three streams when they are needed, and breaks all of them together."""
+"""Has the base class of links over our lanes. A link makes its three streams when they are needed, and breaks all of
+them together."""
 
 from __future__ import annotations
 
@@ -36,9 +37,12 @@ S = TypeVar("S", bound=LaneStream)
 
 
 class LaneLink:
-    """:class:`~bk_core.transport.port.Link` over the three streams. A lane is a subclass that carries the messages of a
-    stream (:meth:`carry`) and ends the connection (:meth:`disconnect`). When one stream loses its connection, the link
-    breaks and all its streams fail. Until a bookie has answered hello, the link follows it to other addresses."""
+    """A :class:`~bk_core.transport.port.Link` over three streams. Each lane has a subclass, which carries the messages
+    of a stream (:meth:`carry`) and ends the connection (:meth:`disconnect`).
+
+    When one stream loses its connection, the link breaks and all its streams fail. Until the bookie has answered hello,
+    the link follows it to other addresses.
+    """
 
     def __init__(self, at: At, caller: Caller, whereabouts: Whereabouts) -> None:
         self._at, self._whereabouts, self._caller = at, whereabouts, caller
@@ -55,8 +59,9 @@ class LaneLink:
     # --- carried by each lane ---
 
     async def carry(self, stream: LaneStream, endpoint: Endpoint) -> None:
-        """Carry a stream's messages from and to the bookie at this endpoint until the stream breaks. Always raises: the
-        error that :meth:`lost` returns, or another BookKeeperError. It may be cancelled."""
+        """Carry a stream's messages between this client and the bookie at this endpoint, until the stream breaks. This
+        always ends with an error, which is the result of :meth:`lost` or another BookKeeperError. It may be
+        cancelled."""
         raise NotImplementedError
 
     async def disconnect(self) -> None:
@@ -66,8 +71,8 @@ class LaneLink:
     # --- calls ---
 
     def attach(self, session: NewSession) -> None:
-        """Open a session, as in the port. This wire has no ``deferred``: its bookies sync every frame before they ack
-        it."""
+        """Open a session, as in the port. ``deferred`` has no effect, because bookies on this wire sync every frame
+        before they ack it."""
         if self._permits is None:
             self._stream(AddStream).attach(session)
         else:
@@ -87,7 +92,7 @@ class LaneLink:
             self._adds.detach(session)
 
     async def force(self, ledger_id: LedgerId, session: int, *, deadline_s: float) -> None:
-        """Do nothing: frames that were acked on this wire are durable."""
+        """Do nothing, because frames that were acked on this wire are durable."""
 
     def read(
         self,
@@ -101,7 +106,7 @@ class LaneLink:
         ids_only: bool = False,
         deadline_s: float,
     ) -> ReadCall:
-        """Read, as in the port. ``deadline_s`` limits the wait for each part of the answer."""
+        """Read entries, as in the port. ``deadline_s`` limits the wait for each part of the answer."""
         return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
@@ -132,7 +137,7 @@ class LaneLink:
         if self._permits is not None:
             held = self._permits.now(ledger_id, Right.WRITE)
             if held is None:
-                return  # the ledger's writer has a grant; any other hint is dropped
+                return  # only the ledger's writer has a grant; a hint without a grant is dropped
             grant = held.grant
         call = lane_pb2.WriteLacRequest(ledger_id=ledger_id, ledger_key=ledger_key, lac_body=lac_body)
         request = lane_pb2.ControlRequest(deadline_ms=HINT_DEADLINE_MS, write_lac=call)
@@ -150,8 +155,8 @@ class LaneLink:
     async def call(
         self, deadline_s: float, right: Right = Right.NONE, ledger_id: LedgerId = NO_LEDGER, **call: Any
     ) -> lane_pb2.ControlResponse:
-        """Make a call that needs this right, with the grant for it. If the bookie does not accept a grant of another
-        bookie, get one from this bookie and call once more."""
+        """Make a call that needs this right, with a grant for it. If the bookie does not accept another bookie's grant,
+        get a grant from this bookie and make the call once more."""
         permits = self._permits if right else None
         if permits is None:
             return await self._call(deadline_s, ledger_id, b"", call)
@@ -169,7 +174,7 @@ class LaneLink:
         return await self._stream(ControlStream).call(request, deadline_s, ledger_id, grant)
 
     async def _ask_grant(self, ledger_id: LedgerId, right: Right) -> Held:
-        """Ask this bookie for a grant. Raises as :meth:`call`."""
+        """Request a grant from this bookie. Raises the errors of :meth:`call`."""
         call = lane_pb2.GrantRequest(ledger_id=ledger_id, wanted=int(right))
         answer = await self.call(GRANT_DEADLINE_S, grant=call)
         _check_answer(answer, "grant")
@@ -189,7 +194,7 @@ class LaneLink:
                 if isinstance(stream, ReadStream):
                     stream.permits = self._permits
             name = f"{kind.method} {self.bookie_id}"
-            nobodys = contextvars.Context()  # the connection serves all operations, not the one that needed it first
+            nobodys = contextvars.Context()  # all operations use the connection, not only the one that needed it first
             task = asyncio.get_running_loop().create_task(self._carry(stream), name=name, context=nobodys)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -214,13 +219,15 @@ class LaneLink:
         try:
             await reach(self._at, attempt, reached=reached, moved=self._moved)
         except BookKeeperError as error:
-            self.fail(self._broken_by(error))  # no bookie answered, the wrong one did, or it broke the protocol
+            self.fail(
+                self._broken_by(error)
+            )  # no bookie answered, or the wrong bookie, or the bookie broke the protocol
         finally:
             stream.fail(self.broken or TransportError("the stream ended"))
 
     async def _moved(self, at: At) -> At | None:
-        """Return where the bookie is, or None if it is still at ``at``. All streams of a link go to one process of the
-        bookie, so its place does not change once a stream was greeted."""
+        """Return the bookie's present registration and endpoint, or None if they are still ``at``. All streams of a
+        link go to one process of the bookie, so they do not change once a stream was greeted."""
         if self._at == at and not any(stream.greeted for stream in self._streams.values()):
             found = await self._whereabouts.moved(at)
             if found is not None and self._at == at:
@@ -232,7 +239,7 @@ class LaneLink:
         return hello(self.bookie_id, caller.instance_id, incarnation, caller.client, grants=self._permits is not None)
 
     def _broken_by(self, error: BookKeeperError) -> TransportError:
-        """Make the error for callers that wait on this link; its value and cause keep the original error."""
+        """Make the error for callers that wait on this link. Its value and its cause keep the original error."""
         if isinstance(error, TransportError):
             return error
         logger.warning("bookie %s: %s", self.bookie_id, error)
@@ -241,7 +248,7 @@ class LaneLink:
         return broken
 
     def lost(self, stream: LaneStream, endpoint: Endpoint, detail: str) -> TransportError:
-        """Make the error for a connection that failed. Before the bookie has answered hello, it is a
+        """Make the error for a connection that failed. If the bookie has not answered hello yet, it is a
         BookieUnreachableError, which names both hosts."""
         where = endpoint.where
         if stream.greeted:
@@ -253,7 +260,7 @@ class LaneLink:
         return failure(f"bookie {self.bookie_id}", endpoint.where, error)
 
     def fail(self, error: TransportError) -> None:
-        """Break the link and all its streams."""
+        """Break the link and all its streams with ``error``."""
         if self.broken is None:
             if self._adds is not None and self._adds.greeted and error.outcome is Outcome.NOT_APPLIED:
                 error = _with_adds(error)
@@ -274,8 +281,8 @@ class LaneLink:
 
 
 def _with_adds(error: TransportError) -> TransportError:
-    """Return a copy of another stream's error with outcome UNKNOWN: adds went over this link and may have been
-    applied."""
+    """Return a copy of the error of another stream with outcome UNKNOWN, because adds were sent over this link and may
+    have been applied."""
     again = copy(error)
     again.outcome, again.__cause__ = Outcome.UNKNOWN, error.__cause__
     return again

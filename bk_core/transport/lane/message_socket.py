@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connected socket that carries messages of the direct lane, on either side, on the loop.
+"""Carries messages of the direct lane over a connected socket, on either side, on the loop.
 
-asyncio's own transports copy bytes that they cannot send at once, and join buffers. This socket sends frames from where
-they lie, and receives a long message straight into its slot. It sends once a turn of the loop, with as few system calls
+asyncio's transports copy bytes that they cannot send immediately, and join buffers. This class sends frames without a
+copy, and receives a long message directly into its slot. It sends once per turn of the loop, with as few system calls
 as possible.
 """
 
@@ -21,35 +21,39 @@ from bk_core.wire.lane.direct_messages import MessageReader, Received, SendQueue
 from bk_core.wire.lane.reasons import LaneMessage
 
 TURN_BYTES_MAX = 4 << 20
-"""About how many bytes one connection receives in one turn of the loop; then other connections have their turn."""
+"""About the number of bytes that one connection receives in one turn of the loop, so that other connections have their
+turn."""
 
 MESSAGE_TIMEOUT_S = 10.0
-"""How many seconds a message that has begun may stand still while this side reads. Then the connection ends."""
+"""The number of seconds without a byte of an unfinished message, while this side reads, after which the connection
+ends."""
 
 GONE = "the other side ended the connection"
 LATE = "a message did not end"
 
 WAKE_BYTES = 128 << 10
-"""During a long message the system wakes this process only after this many bytes. Otherwise each packet of 1,500 bytes
+"""The number of bytes of a long message after which the system wakes this process. Otherwise each packet of 1,500 bytes
 would wake it."""
 
 _QUEUED_BYTES = 1 << 20
-"""The socket asks for further messages while fewer bytes than this wait to be sent."""
+"""The number of waiting bytes from which the socket takes no further messages to send."""
 
 _LINUX = sys.platform == "linux"
 _ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 20_000))
-"""With these options a lost host is noticed within 20 seconds. A system without an option uses its own time."""
+"""The TCP options by which a lost host is noticed within 20 seconds. A system that lacks an option uses its default
+time."""
 
 
 class MessageSocket:
-    """The owner of ``sock``, which must not block. All calls and callbacks are on the loop.
+    """Sends and receives messages over the non-blocking socket ``sock``, which it owns. All calls and callbacks are on
+    the loop.
 
-    ``receive`` gets each message; a BookKeeperError that it raises ends the connection. ``next_message`` returns the
-    next message to send, or None. ``left`` is called when the system has taken all bytes to be sent, ``stuck`` when it
-    stops taking bytes. ``burst`` is called when there is something to read, with a function that it must call to
-    receive. ``ended`` is called once, unless :meth:`close` came first, with the reason and the error that was raised,
-    if any. ``long`` gets the size of a message that is received into a slot, when its first bytes are there, and 0 when
-    the message is complete; it may stop reading.
+    ``receive`` is called with each message; a BookKeeperError that it raises ends the connection. ``next_message``
+    returns the next message to send, or None. ``left`` is called when the system has taken all bytes to send, and
+    ``stuck`` when it stops taking bytes. ``burst`` is called when bytes have come; its argument is a function that it
+    must call to receive them. ``ended`` is called once, unless :meth:`close` was called before, with the reason and the
+    error that was raised, or None. ``long`` is called with the size of a message that is received into a slot, when its
+    first bytes have come, and with 0 when the message is complete. It may stop reading.
     """
 
     def __init__(
@@ -73,24 +77,24 @@ class MessageSocket:
         self._scheduled = self._blocked = self._reading = self._closed = False
         self._flushing = self._again = False
         self._received_at = self._loop.time()
-        self._late: asyncio.TimerHandle | None = None  # checks whether a message goes on
+        self._late: asyncio.TimerHandle | None = None  # checks whether an unfinished message continues
         self._wakes_at = 1  # the number of bytes at which the system wakes us
         self._can_wait = _LINUX and isinstance(sock, socket.socket) and sock.family != socket.AF_UNIX
         _prepare(sock)
 
     @property
     def waiting_since(self) -> float:
-        """When the last bytes of an unfinished message came; infinite if there is none, or if this side does not
-        read."""
+        """The loop's time at which the last bytes of an unfinished message came. It is infinite if no message is
+        unfinished, or if this side does not read."""
         return self._received_at if self._reading and self._reader.in_message else math.inf
 
     def send_first(self, data: bytes) -> None:
-        """Send bytes that are no message, before all messages."""
+        """Send bytes that are not a message, before all messages."""
         self._queue.put_bytes(data)
         self.wake()
 
     def wake(self) -> None:
-        """Look for messages to send, at the end of this turn of the loop or after the send that is running."""
+        """Send the messages that are there at the end of this turn of the loop, or after a send that is running."""
         if self._flushing:
             self._again = True
         elif not self._scheduled and not self._blocked and not self._closed:
@@ -115,13 +119,13 @@ class MessageSocket:
         self._reading = wanted
         if wanted:
             self._loop.add_reader(self._sock, *self._on_readable)
-            self._received_at = self._loop.time()  # the pause was ours: a message's time begins anew
+            self._received_at = self._loop.time()  # this side paused, so the time limit of a message begins again
             self._watch()
         else:
             self._loop.remove_reader(self._sock)
 
     def close(self) -> None:
-        """End the connection at once. Idempotent."""
+        """End the connection without sending more. A second call does nothing."""
         if not self._closed:
             self.read(False)
             if self._blocked:
@@ -151,7 +155,8 @@ class MessageSocket:
             self._look()
 
     def _look(self) -> None:
-        """End the connection if a message stands still; look again later while one is unfinished."""
+        """End the connection if an unfinished message has not continued for MESSAGE_TIMEOUT_S. Otherwise check again
+        later."""
         self._late = None
         if self._closed or (since := self.waiting_since) == math.inf:
             return
@@ -161,12 +166,12 @@ class MessageSocket:
         elif self._wakes_at > 1:
             self._wake_at(1)
             call, *arguments = self._on_readable
-            call(*arguments)  # receives what is there; if that is nothing, this is called again
+            call(*arguments)  # receives the bytes that are there; if there are none, this method is called again
         else:
             self._end(LATE)
 
     def _receive_some(self) -> None:
-        """Receive the bytes that are there, about TURN_BYTES_MAX at most."""
+        """Receive the bytes that have come, at most about TURN_BYTES_MAX."""
         size = 0
         while size < TURN_BYTES_MAX and self._reading:
             buffers = self._reader.buffers()
@@ -185,13 +190,13 @@ class MessageSocket:
                 self._long_bytes = self._reader.long_bytes
                 self._long(self._long_bytes)
             if count < sum(map(len, buffers)):
-                break  # that was all
+                break  # no more bytes are there
         if self._can_wait and (self._long_bytes or self._wakes_at > 1):
             self._wake_at(min(self._reader.missing, WAKE_BYTES) or 1)
 
     def _wake_at(self, count: int) -> None:
-        """Let the system wake us once ``count`` bytes are there, or as many as it has room for. This is not used with
-        TLS, where OpenSSL may hold some of the bytes, nor on unix sockets, which have no packets."""
+        """Let the system wake this process once ``count`` bytes have come, or as many as its buffer holds. This is not
+        used with TLS, where OpenSSL may hold some of the bytes, nor on unix sockets, which have no packets."""
         if count != self._wakes_at and not self._closed:
             self._wakes_at = count
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
@@ -225,7 +230,7 @@ class MessageSocket:
             self._flushing = False
 
     def _fill(self) -> None:
-        """Queue messages, until there are none or enough wait to be sent."""
+        """Queue messages to send, until there are none or _QUEUED_BYTES wait."""
         queue = self._queue
         while queue.bytes < _QUEUED_BYTES:
             message = self._next_message()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts between the lanes' messages and the types of the port; shared by client and bookie, and by all lanes
-(L6)."""
+"""Converts between the lanes' messages and the types of the port. Client and bookie use it, on all our lanes (L6)."""
 
 from __future__ import annotations
 
@@ -30,16 +29,16 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
 )
-"""The gRPC settings of client and bookie; the limits on messages follow from the limit on frames (L5)."""
+"""The gRPC settings of client and bookie. The limits on messages follow from the limit on frames (L5)."""
 
 
 def asleep() -> None:
-    """Do nothing. A stream that no lane carries yet has this as its ``wake``."""
+    """Do nothing. This is the ``wake`` of a stream that no lane carries yet."""
 
 
 def reason_of(number: int) -> Reason:
-    """Return the reason that has this number on the wire. A number of a later version counts as BAD_REQUEST, a refusal
-    for an unknown reason."""
+    """Return the reason that has this number on the wire. The number of an unknown reason, from a later version, counts
+    as BAD_REQUEST."""
     return _REASONS.get(number, Reason.BAD_REQUEST)
 
 
@@ -50,7 +49,7 @@ def proto_reason(reason: Reason) -> lane_pb2.Reason:
 def hello(
     bookie_id: BookieId, instance_id: str, incarnation: str, client: str, *, grants: bool = False
 ) -> lane_pb2.Hello:
-    """Make the first message of a client (L1)."""
+    """Make hello, the first message of a client (L1)."""
     return lane_pb2.Hello(
         version_min=LANE_VERSION,
         version_max=LANE_VERSION,
@@ -69,11 +68,11 @@ CUT_FIELDS: tuple[Literal["head_bytes", "range_counts", "range_offsets", "range_
     "range_offsets",
     "range_sizes",
 )
-"""The fields of a ReadRequest that ask for parts of entries."""
+"""The fields of a ReadRequest that request parts of entries."""
 
 
 def cut_to_proto(cut: Cut | None) -> dict[str, Any]:
-    """Return the fields of a ReadRequest that ask for this cut."""
+    """Return the fields of a ReadRequest that request this cut."""
     if cut is None:
         return {}
     spans = [span for spans in cut.ranges for span in spans]
@@ -86,8 +85,8 @@ def cut_to_proto(cut: Cut | None) -> dict[str, Any]:
 
 
 def cut_from_proto(request: lane_pb2.ReadRequest) -> Cut | None:
-    """Return the parts that a read asks for, or None if it asks for whole entries. Raises RemoteProtocolError for
-    columns that do not fit together."""
+    """Return the parts of entries that a read requests, or None if it requests whole entries. Raises
+    RemoteProtocolError for columns that do not fit together."""
     if not request.range_counts:
         return Cut(head=request.head_bytes) if request.head_bytes else None
     counts, spans = request.range_counts, iter(zip(request.range_offsets, request.range_sizes, strict=False))

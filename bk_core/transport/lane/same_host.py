@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The unix socket on which a bookie listens for clients on its own machine. An extension of its endpoint names it.
+"""Makes and finds the unix socket on which a bookie listens for clients on the same machine. An extension of the
+bookie's endpoint names it.
 
-The socket's name is in Linux's abstract namespace. It is not a file, so nothing is left of it when the bookie ends. Any
-process in the bookie's network namespace can reach it, like the bookie's ports. The name holds 128 random bits, so a
-restarted bookie has another name. The extension also says in which network namespace of which running machine the name
-is valid. Clients elsewhere do not try it, because a stranger could listen under this name there.
+The socket's name is in Linux's abstract namespace. It is not a file, so nothing remains of it when the bookie ends. Any
+process in the bookie's network namespace can connect to it, as to the bookie's ports. The name has 128 random bits, so
+a restarted bookie has another name. The extension also names the running machine and the network namespace in which the
+name is valid. Clients elsewhere do not use the name, because another program could listen under it there.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _SEND_BYTES = 1 << 20
 
 
 def place() -> str:
-    """Name this running machine and the network namespace of this process. Return an empty string if the system tells
-    neither."""
+    """Return a name for this running machine and the network namespace of this process. Return an empty text if the
+    system does not report them."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -33,7 +34,7 @@ def place() -> str:
 
 
 def listen() -> tuple[socket.socket, str] | None:
-    """Return a listening socket and the extension that announces it to clients; None if the system has no such
+    """Return a listening socket, and the extension that announces it to clients. Return None if the system has no such
     sockets."""
     here = place()
     if sys.platform != "linux" or not here:
@@ -43,14 +44,15 @@ def listen() -> tuple[socket.socket, str] | None:
     try:
         sock.bind(f"\0{name}")
         sock.listen(512)
-    except OSError:  # a sandbox may forbid it; there is TCP
+    except OSError:  # a sandbox may forbid it; clients then use TCP
         sock.close()
         return None
     return sock, f"{_PREFIX}{name};{here}"
 
 
 def address_of(endpoint: Endpoint) -> str | None:
-    """Return the unix address at which this process reaches the endpoint's bookie, or None if there is none here."""
+    """Return the unix address at which this process can connect to the endpoint's bookie, or None if there is none on
+    this machine."""
     for extension in endpoint.extensions:
         if extension.startswith(_PREFIX):
             name, _, there = extension.removeprefix(_PREFIX).partition(";")
@@ -60,5 +62,5 @@ def address_of(endpoint: Endpoint) -> str | None:
 
 
 def widen(sock: socket.socket) -> None:
-    """Let a unix socket hold a message of a megabyte: unlike TCP's, its buffer does not grow by itself."""
+    """Let a unix socket hold a message of a megabyte. Unlike that of TCP, its buffer does not grow by itself."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)

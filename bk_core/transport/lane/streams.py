@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three streams to a bookie on the client's side: they turn calls and frames into messages, and messages into
-answers (L1 to L6). ``link.py`` makes one link of them.
+"""Has the client's side of the three streams to a bookie. They convert calls and frames to messages, and messages to
+answers (L1 to L6). ``link.py`` joins them to one link.
 
-There is no socket here: a lane sends what :meth:`LaneStream.next_message` returns and passes what it receives to
-:meth:`LaneStream.receive`. Short frames queued in one turn of the loop leave in one message. A broken stream fails all
-its callers, and the next use makes a new one.
+The streams have no socket. A lane sends the messages that :meth:`LaneStream.next_message` returns, and passes received
+messages to :meth:`LaneStream.receive`. Short frames that are queued in one turn of the loop are sent in one message. A
+broken stream fails all its callers, and the next use makes a new stream.
 """
 
 from __future__ import annotations
@@ -46,22 +46,26 @@ from bk_core.wire.proto import lane_pb2
 logger = logging.getLogger(__name__)
 
 MESSAGE_FRAMES_BYTES = 4 << 20
-"""The most bytes of frames that are gathered into one message; a single larger frame is sent alone."""
+"""The maximum number of bytes of frames in one message. A larger frame is sent alone."""
 
 READ_BYTES_MAX = 64 << 20
-"""The most bytes in the answer to one read whose caller sets no limit."""
+"""The maximum number of bytes in the answer to a read whose caller sets no limit."""
 
 MESSAGE_FRAMES_MAX = 256
-"""The most frames in one message, so that a message of small frames does not hold up the bookie's loop."""
+"""The maximum number of frames in one message, so that a message of small frames does not delay the bookie's loop."""
 
 TOLD_MAX = 16_384
-"""When this many requests wait to be sent, about 100 bytes each, further hints are dropped: they need no answer."""
+"""The number of requests, of about 100 bytes each, that wait to be sent before further hints are dropped. Hints need no
+answer."""
 
 
 class LaneStream:
-    """The base of the three streams. A stream first sends only ``said``, its hello: until the bookie has answered it,
-    another process may be at the address, and must get no key and no entry. The stream calls ``wake`` when there is
-    something to write. The lane sets ``wake``, and then writes the messages that are already there."""
+    """The base class of the three streams.
+
+    A stream first sends only ``said``, its hello. Until the bookie has answered hello, another process may be at the
+    address, and must get no key and no entry. The stream calls ``wake`` when there are messages to send. The lane sets
+    ``wake``, and then sends the messages that are already there.
+    """
 
     method: str
     """The name of the stream on the wire."""
@@ -76,7 +80,7 @@ class LaneStream:
     """Whether the bookie's messages carry frames, in field 1."""
 
     alone_bytes = math.inf
-    """A frame of at least this many bytes has a message of its own. The lane sets this."""
+    """The size, in bytes, from which a frame is sent alone in a message. The lane sets it."""
 
     def __init__(self, said: lane_pb2.Hello) -> None:
         self.bookie_id, self._instance_id = said.bookie_id, said.instance_id
@@ -88,11 +92,12 @@ class LaneStream:
         self._secure = said.grants
         self._shown: dict[LedgerId, bytes] = {}  # grants
         self.distrusted: Callable[[], object] = asleep
-        """Called when the bookie does not accept a grant."""
+        """A function that is called when the bookie does not accept a grant."""
         self._proven = False
 
     def begin(self, said: lane_pb2.Hello, token: bytes = b"") -> None:
-        """Set the hello to begin with, and the token that identifies the client. Called for each attempt to connect."""
+        """Set the hello that is sent first, and the token that identifies the client. The link calls this for each
+        attempt to connect."""
         if token:
             said.mechanism, said.token = MECHANISM, token
         self._hello, self._proven = said, bool(token)
@@ -112,7 +117,7 @@ class LaneStream:
                 raise RemoteProtocolError("a bookie did not answer hello", value=f"bookie {self.bookie_id}")
             self._check_hello(answer.hello)
             self.greeted, self.takes_cuts = True, answer.hello.parts
-            self.wake()  # all that is queued had to wait for this
+            self.wake()  # all queued messages had to wait for the answer to hello
         self.take(answer, frames)  # the message with the hello may carry more
 
     def _check_hello(self, answer: lane_pb2.HelloAnswer) -> None:
@@ -138,7 +143,8 @@ class LaneStream:
             )
 
     def next_message(self) -> LaneMessage | None:
-        """Return the next message to send, or None. Hello goes first; all others wait for the bookie's answer to it."""
+        """Return the next message to send, or None if there is none. Hello is the first message. All others wait for
+        the bookie's answer to hello."""
         said, self._hello = self._hello, None
         if said is not None:
             return LaneMessage(self.requests(hello=said).SerializeToString())
@@ -151,7 +157,7 @@ class LaneStream:
             self.lost(error)
 
     def is_new(self, ledger_id: LedgerId, grant: bytes) -> bool:
-        """Return whether a grant was not shown on this stream yet, and note it as shown. An empty grant is never
+        """Note the grant as shown on this stream, and return whether it was not shown before. An empty grant is never
         shown."""
         if not grant or self._shown.get(ledger_id) == grant:
             return False
@@ -161,7 +167,7 @@ class LaneStream:
     # --- implemented by each stream ---
 
     def take(self, answer: Any, frames: memoryview | None) -> None:
-        """Give a message's answers to the callers that wait for them."""
+        """Pass the answers in a message to the callers that wait for them."""
         raise NotImplementedError
 
     def next_request(self) -> LaneMessage | None:
@@ -169,12 +175,12 @@ class LaneStream:
         raise NotImplementedError
 
     def lost(self, error: TransportError) -> None:
-        """Fail all callers that wait."""
+        """Fail all callers that wait with ``error``."""
         raise NotImplementedError
 
 
 class AddStream(LaneStream):
-    """The sessions with one bookie: frames out, acks in (P1)."""
+    """The stream of the sessions with one bookie. It sends frames and receives acks (P1)."""
 
     method = "Add"
     requests = lane_pb2.AddRequest
@@ -183,11 +189,11 @@ class AddStream(LaneStream):
     def __init__(self, said: lane_pb2.Hello) -> None:
         super().__init__(said)
         self._listeners: dict[int, AddListener] = {}
-        self._sent: dict[int, int] = {}  # session → frames sent: more cannot be acknowledged
+        self._sent: dict[int, int] = {}  # session → the number of frames sent, which limits acks
         self._attaches: list[lane_pb2.Attach] = []
         self._frames: deque[tuple[int, Buffer, str]] = deque()  # session, frame, and its traceparent if it is traced
         self._detaches: list[int] = []
-        self._traceparent = ""  # of the next message
+        self._traceparent = ""  # the traceparent of the next message
         self._grants: list[bytes] = []
 
     def show(self, ledger_id: LedgerId, grant: bytes) -> None:
@@ -209,7 +215,7 @@ class AddStream(LaneStream):
             traceparent = "" if self._spans is None else self._spans.traceparent()
             is_first = not self._frames
             self._frames.append((session, frame, traceparent))
-            if is_first:  # otherwise the lane was woken before, and takes all frames
+            if is_first:  # otherwise the lane was woken before, and will take all frames
                 self.wake()
 
     def detach(self, session: int) -> None:
@@ -224,7 +230,7 @@ class AddStream(LaneStream):
             raise RemoteProtocolError("the two columns of acks differ in length", value=f"bookie {self.bookie_id}")
         acks = [*zip(answer.sessions, answer.frames, strict=True)]
         said = (*acks, *((end.session, end.frames) for end in answer.ended))
-        for session, count in said:  # check all first: a false message is not applied in part
+        for session, count in said:  # all are checked before, so that a wrong message is not applied in part
             if count > self._sent.get(session, count):
                 value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
                 raise RemoteProtocolError("a bookie acknowledges frames that it was never sent", value=value)
@@ -242,7 +248,7 @@ class AddStream(LaneStream):
 
     def next_request(self) -> LaneMessage | None:
         grants, self._grants = self._grants[:NAMED_MAX], self._grants[NAMED_MAX:]
-        count = 0 if self._grants else NAMED_MAX  # a grant goes first, then its session, then the frames
+        count = 0 if self._grants else NAMED_MAX  # a grant is sent first, then its session, then the frames
         attaches, self._attaches = self._attaches[:count], self._attaches[count:]
         frames = [] if self._attaches else self._next_frames()
         detaches: list[int] = []
@@ -285,8 +291,8 @@ Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
 
 
 class ReadCall(ToldRead):
-    """A read in progress. Its answers, at most ``bytes_max`` and one frame, wait here for the iterating caller, or go
-    to the listener of :meth:`tell`. ``due`` is the loop's time at which the awaited answer is too late."""
+    """A read in progress. Its answers, at most ``bytes_max`` and one frame, wait for the caller that iterates, or are
+    passed to the listener of :meth:`tell`. ``due`` is the loop's time at which the awaited answer is too late."""
 
     def __init__(self, stream: ReadStream, number: int, bytes_max: int, deadline_s: float) -> None:
         self._stream, self._number, self.deadline_s = stream, number, deadline_s
@@ -312,7 +318,8 @@ class ReadCall(ToldRead):
             self._waiter.set_result(None)
 
     async def next(self) -> ReadPart | ReadTrailer:
-        """Return the next part or the trailer. Raises TransportError, RefusedError (TIMEOUT after the deadline)."""
+        """Return the next part, or the trailer. Raises TransportError, and RefusedError, with TIMEOUT after the
+        deadline."""
         while not self.answers:
             self._waiter = asyncio.get_running_loop().create_future()
             self._stream.wait(self, self.deadline_s)
@@ -342,7 +349,7 @@ class ReadCall(ToldRead):
 
 
 class ReadStream(LaneStream):
-    """The reads of one bookie."""
+    """The stream of the reads of one bookie."""
 
     method = "Read"
     requests = lane_pb2.ReadRequest
@@ -392,7 +399,7 @@ class ReadStream(LaneStream):
         return call
 
     def ask(self, request: lane_pb2.ReadRequest, grant: bytes) -> None:
-        """Send a read that has its grant now, unless it was cancelled."""
+        """Send a read for which a grant was got, unless the read was cancelled."""
         if request.id in self._calls:
             if self.is_new(request.ledger_id, grant):
                 request.grants.append(grant)
@@ -411,8 +418,8 @@ class ReadStream(LaneStream):
             self.wake()
 
     def wait(self, call: ReadCall, deadline_s: float) -> None:
-        """Note when this call's next answer is too late. All calls share one timer, because most are answered in
-        time."""
+        """Note the time at which this call's next answer is too late. All calls share one timer, because most are
+        answered in time."""
         if deadline_s < math.inf:
             loop = asyncio.get_running_loop()
             call.due = loop.time() + deadline_s
@@ -454,7 +461,7 @@ class ReadStream(LaneStream):
         if not self.takes_cuts:
             for field in CUT_FIELDS:
                 request.ClearField(field)
-        if not self._requests:  # a read is cancelled only after it was asked for
+        if not self._requests:  # a cancel is sent only after its read
             request.cancel.extend(self._cancelled)
             self._cancelled.clear()
         return LaneMessage(request.SerializeToString())
@@ -467,7 +474,8 @@ class ReadStream(LaneStream):
 
 
 class ControlStream(LaneStream):
-    """The control calls to one bookie: fences, LAC reads, writes and watches, deletion hints."""
+    """The stream of the control calls to one bookie: fences, reads, writes and watches of the LAC, and deletion
+    hints."""
 
     method = "Control"
     requests = lane_pb2.ControlRequest
@@ -482,7 +490,8 @@ class ControlStream(LaneStream):
     async def call(
         self, request: lane_pb2.ControlRequest, deadline_s: float, ledger_id: LedgerId = NO_LEDGER, grant: bytes = b""
     ) -> lane_pb2.ControlResponse:
-        """Send a request and return its answer. Raises RefusedError (TIMEOUT after ``deadline_s``), TransportError."""
+        """Send a request and return its answer. Raises TransportError, and RefusedError, with TIMEOUT after
+        ``deadline_s``."""
         if self.is_new(ledger_id, grant):
             request.grants.append(grant)
         self._number += 1
@@ -540,7 +549,7 @@ class ControlStream(LaneStream):
 
 def _insecure(bookie_id: BookieId) -> InsecureBookieError:
     return InsecureBookieError(
-        f"bookie {bookie_id} allows anybody anything, and this client must use secure bookies only",
+        f"bookie {bookie_id} checks no rights, and this client must use secure bookies only",
         value="security=secure",
         remedy='give the bookie security = "secure", or this client security=open',
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS on sockets of our own, for either side of the direct lane: the handshake, and a :class:`MessageSocket` over TLS.
+"""TLS for either side of the direct lane: the handshake, and a :class:`MessageSocket` over TLS.
 
 OpenSSL works in memory here. On a socket it would send and receive one record of 16 KB per system call, and wake the
-other end for each. Two things differ from a plain socket. OpenSSL may hold received bytes, which the loop does not
-report; and encrypted bytes must be sent in their order, before anything else. This file alone handles both, so a
-connection without TLS makes no additional call.
+other end for each of them. A TLS connection differs from a plain socket in two ways. OpenSSL may hold received bytes,
+which the loop does not report. Encrypted bytes must be sent in their order, before any others. Only this file handles
+both, so a connection without TLS makes no additional call.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bk_core.errors import TlsError
 from bk_core.transport.lane.message_socket import MessageSocket
 
 RECORD_BYTES = 16 << 10
-"""The bytes of one TLS record. Shorter pieces are joined up to this size."""
+"""The size of one TLS record in bytes. Shorter buffers are joined up to this size."""
 
 PIECE_BYTES = 128 << 10
-"""The most bytes that are encrypted at once; at most one record more is received from the system at once. Larger pieces
-would let other connections wait, and make OpenSSL's buffers larger."""
+"""The maximum number of bytes that are encrypted in one call. At most this number and one record are received in one
+call. Larger pieces would let other connections wait, and make OpenSSL's buffers larger."""
 
 
 class TlsSocket:
-    """A TLS connection that owns ``sock``, which must not block. It has those methods of a socket that are used
-    here."""
+    """A TLS connection over the non-blocking socket ``sock``, which it owns. It has the methods of a socket that the
+    lane uses."""
 
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, *, server_side: bool = False, server_hostname: str = ""
@@ -41,7 +41,7 @@ class TlsSocket:
             self._came, self._leaves, server_side=server_side, server_hostname=server_hostname or None
         )
         self._unsent = memoryview(b"")
-        self._piece_bytes = 0  # how many plain bytes `_unsent` holds encrypted
+        self._piece_bytes = 0  # the number of plain bytes that `_unsent` holds encrypted
         self._is_dry = False  # whether OpenSSL has no whole record
 
     # --- as a socket ---
@@ -62,8 +62,8 @@ class TlsSocket:
         return self._tls.getpeercert()
 
     def do_handshake(self) -> None:
-        """Continue the handshake. Raises BlockingIOError if it waits for the other end, ``ssl.SSLWantWriteError`` if it
-        waits for room to send, and ``ssl.SSLError`` if it fails."""
+        """Continue the handshake. Raises BlockingIOError if it waits for the other end, ``ssl.SSLWantWriteError`` if
+        the system takes no bytes now, and ``ssl.SSLError`` if it fails."""
         while True:
             try:
                 self._push()
@@ -76,7 +76,7 @@ class TlsSocket:
                 self._push()
                 self._pull(RECORD_BYTES)
             except ssl.SSLError:
-                self._encrypted()  # the alert that says why
+                self._encrypted()  # the alert with the reason
                 with contextlib.suppress(OSError):
                     self._push()
                 raise
@@ -86,25 +86,25 @@ class TlsSocket:
                     return
 
     def recv(self, size: int) -> bytes:
-        """Receive as a socket does."""
+        """Receive up to ``size`` bytes, as ``socket.recv`` does."""
         buffer = memoryview(bytearray(size))
         (count,) = self.recvmsg_into([buffer])
         return bytes(buffer[:count])
 
     def send(self, data: bytes) -> int:
-        """Send a short message as a socket does."""
+        """Send a short message, as ``socket.send`` does."""
         return self.sendmsg([memoryview(data)])
 
     # --- receiving ---
 
     def pending(self) -> bool:
-        """Return whether received bytes wait here that may hold a whole record."""
+        """Return whether OpenSSL holds received bytes that may contain a whole record."""
         return not self._is_dry and bool(self._tls.pending() or self._came.pending)
 
     def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
-        """Fill the buffers with the bytes that have come, and return how many; fewer than the buffers hold means that
-        nothing more is there. Raises BlockingIOError if nothing has come, OSError, and TlsError for an error of TLS,
-        such as the alert of another end that refuses our certificate after the handshake."""
+        """Fill the buffers with the bytes that have come, and return their number. If the buffers are not full, no more
+        bytes have come. Raises BlockingIOError if nothing has come, OSError, and TlsError for an error of TLS, such as
+        the alert of another end that refuses our certificate after the handshake."""
         room = sum(map(len, buffers))
         size = 0
         self._is_dry = False
@@ -127,13 +127,13 @@ class TlsSocket:
         return (size,)
 
     def _some(self, buffer: memoryview, room: int) -> int:
-        """Decrypt at most one record into ``buffer``; return how many bytes, 0 at the end of the connection. Raises
-        BlockingIOError if no whole record has come, OSError."""
+        """Decrypt at most one record into ``buffer``, and return its number of bytes, or 0 at the end of the
+        connection. Raises OSError, such as BlockingIOError if no whole record has come."""
         while True:
             try:
                 return cast(int, self._tls.read(len(buffer), buffer))  # the stubs know only the other form
             except ssl.SSLWantReadError:
-                if self._leaves.pending:  # OpenSSL itself has something to send
+                if self._leaves.pending:  # OpenSSL itself has bytes to send
                     self._encrypted()
                     self._push()
                 self._pull(room)
@@ -141,8 +141,8 @@ class TlsSocket:
                 return 0
 
     def _pull(self, room: int) -> None:
-        """Receive about ``room`` encrypted bytes, at least RECORD_BYTES and at most PIECE_BYTES, and one record more,
-        for OpenSSL. Raises BlockingIOError if nothing has come, OSError."""
+        """Receive encrypted bytes for OpenSSL, about ``room`` and one record. ``room`` counts as at least RECORD_BYTES
+        and at most PIECE_BYTES. Raises OSError, such as BlockingIOError if nothing has come."""
         data = self.plain.recv(min(max(room, RECORD_BYTES), PIECE_BYTES) + RECORD_BYTES)
         if data:
             self._came.write(data)
@@ -152,8 +152,8 @@ class TlsSocket:
     # --- sending ---
 
     def sendmsg(self, buffers: Sequence[memoryview]) -> int:
-        """Encrypt and send a first piece of these bytes, and return its size. Raises OSError, and BlockingIOError if
-        the system does not take the whole piece: then the next call must begin with the same bytes, and sends the
+        """Encrypt and send a first piece of these bytes, and return its size. Raises OSError, such as BlockingIOError
+        if the system does not take the whole piece. The next call must then begin with the same bytes, and sends the
         rest."""
         if not self._piece_bytes:
             piece = _first_piece(buffers)
@@ -170,7 +170,7 @@ class TlsSocket:
             self._unsent = memoryview(bytes(self._unsent) + made if self._unsent else made)
 
     def _push(self) -> None:
-        """Send the encrypted bytes. Raises BlockingIOError unless the system takes all, OSError."""
+        """Send the encrypted bytes. Raises OSError, such as BlockingIOError if the system does not take all of them."""
         while self._unsent:
             self._unsent = self._unsent[self.plain.send(self._unsent) :]
 
@@ -180,8 +180,8 @@ Connected: TypeAlias = socket.socket | TlsSocket
 
 
 async def shake_hands(sock: TlsSocket, turns: asyncio.Lock | None = None) -> None:
-    """Do the handshake of a socket that does not block. With ``turns`` each step has a turn of the loop of its own, and
-    only one of the handshakes that share ``turns`` takes a step at a time. Raises OSError, such as ssl.SSLError."""
+    """Do the handshake of a non-blocking socket. With ``turns`` each step has a separate turn of the loop, and the
+    handshakes that share ``turns`` take their steps one at a time. Raises OSError, such as ssl.SSLError."""
     while True:
         try:
             if turns is None:
@@ -199,7 +199,7 @@ async def shake_hands(sock: TlsSocket, turns: asyncio.Lock | None = None) -> Non
 
 
 async def ready(sock: Connected, *, to_write: bool = False) -> None:
-    """Return once there is something to read or, with ``to_write``, room to write."""
+    """Return once the connection has bytes to read or, with ``to_write``, takes bytes."""
     loop = asyncio.get_running_loop()
     now: asyncio.Future[None] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
@@ -232,7 +232,8 @@ async def exactly(sock: Connected, size: int) -> bytes:
 
 
 def _first_piece(buffers: Sequence[memoryview]) -> memoryview:
-    """Return the piece to encrypt next: a part of a long buffer, not copied, or short buffers joined."""
+    """Return the piece to encrypt next. This is a part of a long buffer, without a copy, or several short buffers
+    joined."""
     first = buffers[0]
     if len(first) >= RECORD_BYTES or len(buffers) == 1:
         return first[:PIECE_BYTES]
@@ -268,7 +269,7 @@ class TlsMessageSocket(MessageSocket):
 
 
 def message_socket(sock: Connected, *arguments: Any, **named: Any) -> MessageSocket:
-    """Make a message socket of the kind that fits the connection."""
+    """Make a message socket for a connection with or without TLS. The arguments are those of :class:`MessageSocket`."""
     kind: Any = TlsMessageSocket if isinstance(sock, TlsSocket) else MessageSocket
     made: MessageSocket = kind(sock, *arguments, **named)
     return made

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of the cluster itself: its root, bookies, orders to them, and roles."""
+"""Reads and writes the records of a cluster itself: its root, its bookies, the orders to them, and its roles."""

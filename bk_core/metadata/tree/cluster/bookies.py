@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The registrations of bookies, writable and read-only; their cookies and state records.
+"""Reads and writes the registrations of writable and read-only bookies, their cookies and their state records.
 
-A registration lasts as long as this store is open: it is created again in each new session (M2, M3).
+A registration lasts for as long as this store is open, because it is created again in each new session (M2, M3).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from bk_core.observe.audit import audited
 
 logger = logging.getLogger(__name__)
 Registrations: TypeAlias = tuple[tuple[BookieId, bytes], ...]
-"""The bookies of one folder: their ids and records."""
+"""The ids of the bookies that are registered in one folder, each with its record."""
 _READ_ONLY = "readonly"
 _RETRY_S = 0.5
 _RETRY_MAX_S = 8.0
@@ -53,13 +53,13 @@ _LOOK_AGAIN_S = 0.5  # a watch wakes the wait sooner
 
 
 class Bookies(StorePart):
-    """The registered bookies of one cluster, and the registrations of this process."""
+    """The part of a store that reads the registered bookies, and makes the registrations of this process."""
 
     def __init__(self, tree: Tree, root: str, watches: Watches, layout: Layout | None) -> None:
         super().__init__(tree, root, watches, layout)
         self._available = f"{root}/available"
         self._registering = threading.RLock()  # one registration at a time
-        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # …, session that made it
+        self._registered: dict[BookieId, tuple[BookieServiceInfo, bool, int]] = {}  # …, the session that made it
         self._registrar = Worker("bookkeeper-registration")
         self._retry_s, self._retry_waits = _RETRY_S, False  # used only on the registrar's thread
         self._decoded: dict[str, tuple[Snapshot, dict[BookieId, BookieServiceInfo]]] = {}  # folder → last read, bookies
@@ -91,7 +91,7 @@ class Bookies(StorePart):
         return {} if found is None else dict(self._decode(folder, found))
 
     def _decode(self, folder: str, found: Registrations) -> dict[BookieId, BookieServiceInfo]:
-        """Return the bookies in these registrations; the same dict while nothing changes."""
+        """Return the bookies in these registrations. While nothing changes, return the same dict."""
         seen, bookies = self._decoded.get(folder, (None, {}))
         if seen is not found:
             bookies = self._decoded_of(folder, found)
@@ -136,7 +136,7 @@ class Bookies(StorePart):
                 self._delete_own(self._registration(bookie_id, read_only))
 
     def _register_in_this_session(self, info: BookieServiceInfo, read_only: bool) -> None:
-        session_id = self._tree.session_id  # read before: if the session ends meanwhile, the node is made again
+        session_id = self._tree.session_id  # read first: if the session ends meanwhile, the node is made again
         self._register(info, read_only)
         self._registered[info.bookie_id] = (info, read_only, session_id)
 
@@ -150,7 +150,8 @@ class Bookies(StorePart):
         self._delete_if_there(old)
 
     def _create_own(self, path: str, info: BookieServiceInfo, deadline: float) -> None:
-        """Create the ephemeral node in this session. Replaces an older node of this session or of our directory."""
+        """Create the ephemeral node in this session. An older node of this session, or of the same data directory, is
+        replaced."""
         data = encode_service_info(info)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -159,10 +160,10 @@ class Bookies(StorePart):
                 if found is None:
                     self._tree.create(path, data, ephemeral=True)
                 elif found[1].owner != self._tree.session_id:
-                    self._delete_if_there(path)  # a dead process of our directory left it (M3)
+                    self._delete_if_there(path)  # a process of our directory that has ended left it (M3)
                     continue
                 elif found[0] != data:
-                    # not set: a watch on the folder fires for nodes that come and go, not for their data
+                    # created anew, because a watch on the folder fires for new nodes and not for new data
                     self._tree.multi([Delete(path, found[1].version), Create(path, data, ephemeral=True)])
                 return
             except TreeError:
@@ -172,10 +173,10 @@ class Bookies(StorePart):
         raise lost or _taken(info)
 
     def _await_ours(self, path: str, info: BookieServiceInfo, deadline: float) -> tuple[bytes, NodeStat] | None:
-        """Return the node if it belongs to this session or to our directory; None if there is no node.
+        """Return the node if it belongs to this session or to the same data directory, or None if there is no node.
 
-        Waits for a node of another directory to go, since its session may be over. At the deadline raises
-        BookieIdentityError.
+        If the node belongs to another directory, wait until it is deleted, because its session may be over. Raises
+        BookieIdentityError at the deadline.
         """
         while True:
             changed = threading.Event()
@@ -202,7 +203,7 @@ class Bookies(StorePart):
                 for bookie_id, (info, read_only, session_id) in list(self._registered.items()):
                     if session_id != self._tree.session_id:
                         self._register_in_this_session(info, read_only)
-                        logger.info("bookie %s is registered again: its session was lost", bookie_id)
+                        logger.info("bookie %s is registered again, because its session was lost", bookie_id)
         except ClientClosedError:
             return
         except (MetadataError, BookieIdentityError) as error:
@@ -227,8 +228,9 @@ class Bookies(StorePart):
 
 
 def read_registrations(tree: Tree, folder: str, watch: Watcher | None) -> Registrations | None:
-    """Return the bookies registered in this folder and their records. ``watch`` fires when one comes, goes or registers
-    again; a node's record never changes. Returns None and sets no watch if there is no such folder."""
+    """Return the bookies that are registered in this folder, with their records, and set the watch. If there is no such
+    folder, return None and set no watch. ``watch`` fires when a registration is created or deleted; a record never
+    changes."""
     try:
         ids = [name for name in tree.children(folder, watch) if name != _READ_ONLY]
     except NoNodeError:
@@ -247,13 +249,14 @@ def _same_directory(info: BookieServiceInfo, data: bytes) -> bool:
 def _taken(info: BookieServiceInfo) -> BookieIdentityError:
     return BookieIdentityError(
         f"Bookie {info.bookie_id} is registered already, by a process with another data directory",
-        value=f"this one's incarnation is {info.properties.get(INCARNATION_PROPERTY, 'not set')}",
-        remedy="stop the other process, or give this one another bookie id or address",
+        value=f"the incarnation of this process is {info.properties.get(INCARNATION_PROPERTY, 'not set')}",
+        remedy="stop the other process, or give this process another bookie id or address",
     )
 
 
 class Cookies(Orders):
-    """Apache's cookies of bookies, and our own state records of bookies (S8), as opaque bytes."""
+    """The part of a store that reads and writes Apache's cookies of bookies, and the state records of our bookies
+    (S8)."""
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[bytes] | None:
         return self._read(self._cookie_path(bookie_id))

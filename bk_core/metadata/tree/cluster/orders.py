@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The orders of an operator to bookies: one record at ``<root>-orders/<id>``. It exists before the bookie starts, and
-outlives its restarts (decision 0051)."""
+"""Reads and writes the orders of an operator to bookies. Each bookie has one record, at ``<root>-orders/<id>``. It may
+exist before the bookie starts, and it survives restarts of the bookie (decision 0051)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bk_core.observe.audit import audited
 
 
 class Orders(StorePart):
-    """The orders of one cluster."""
+    """The part of a store that has the operators' orders to bookies."""
 
     def bookie_orders(self) -> dict[BookieId, BookieOrder]:
         folder = f"{self._root}-orders"
@@ -53,7 +53,7 @@ class Orders(StorePart):
                 self._delete_settled(path)
             return
         lost, data = None, encode_order(order)
-        for _ in range(WRITE_TRIES):  # writing it twice has the same result
+        for _ in range(WRITE_TRIES):  # a second write has the same result
             try:
                 self._tree.set(path, data, ANY_VERSION)
                 return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The root of a cluster: creates one as Apache's ``initnewcluster`` does (M1), and explains why there is none."""
+"""Creates the root of a cluster as Apache's ``initnewcluster`` does (M1), and explains why a root has no cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NEARBY_NAMED = 3
 
 
 def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str | None) -> None:
-    """Create the records of a new cluster in one step, so that no client finds a part of them. A root that has children
-    is left unchanged."""
+    """Create the records of a new cluster in one step, so that no client finds only some of them. A root that has
+    children is not changed."""
     records = [
         Create(f"{root}/available"),
         Create(f"{root}/available/readonly"),
@@ -53,7 +53,7 @@ def make_cluster(tree: Tree, root: str, layout: Layout | None, instance_id: str 
 
 
 def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
-    """Return the error for a root without INSTANCEID or LAYOUT. It says what is there instead."""
+    """Return the error for a root without INSTANCEID or LAYOUT. It names the nodes that the root has instead."""
     names = _children(tree, uri.root)
     if NAMES_BESIDE_LEDGERS.intersection(names):
         missing = [name for name in ("INSTANCEID", "LAYOUT") if name not in names]
@@ -64,7 +64,7 @@ def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
         )
     if names:
         return NoClusterError(
-            "There is no cluster at this ledgers root, but something else",
+            "There is no cluster at this ledgers root, but other nodes",
             value=f"{uri} has {', '.join(names[:_NEARBY_NAMED])}{' …' if len(names) > _NEARBY_NAMED else ''}"
             + _nearby(tree, uri),
             remedy="correct the path of the URI; a new cluster takes a root that is empty or does not exist",
@@ -78,14 +78,15 @@ def why_no_cluster(tree: Tree, uri: ServiceUri) -> MetadataError:
 
 
 def _nearby(tree: Tree, uri: ServiceUri) -> str:
-    """Return a text that names clusters near the root, in case the root was mistyped; empty if there are none."""
+    """Return a text that names clusters near the root, in case the root was mistyped, or an empty text if there are
+    none."""
     root = uri.root
     folders = dict.fromkeys([root.rpartition("/")[0] or "/", root, "/"])
     try:
         beside = [f"{folder.rstrip('/')}/{name}" for folder in folders for name in _children(tree, folder)]
         roots = list(dict.fromkeys([*beside[:_NEARBY_LOOKED_AT], *(f"{each}{DEFAULT_ROOT}" for each in beside[:20])]))
         nodes = tree.get_many([f"{each}/INSTANCEID" for each in roots])
-    except BookKeeperError:  # we may have no access to other nodes
+    except BookKeeperError:  # this process may have no access to other nodes
         return ""
     found = [each for each, node in zip(roots, nodes, strict=True) if node is not None and each != root]
     found.sort(key=lambda each: SequenceMatcher(None, each, root).ratio(), reverse=True)  # the most similar first

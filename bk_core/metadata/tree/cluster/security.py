@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of roles, at ``<root>-security/roles``, beside Apache's tree, where Apache's tools do not look (decision
-0064)."""
+"""Reads and writes the table of roles at ``<root>-security/roles``. It is beside Apache's tree, so Apache's tools do
+not find it (decision 0064)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bk_core.observe.audit import audited
 
 
 class Security(StorePart):
-    """The table of roles."""
+    """The part of a store that has the table of roles."""
 
     @property
     def _roles(self) -> str:
@@ -38,6 +38,6 @@ class Security(StorePart):
             raise MetadataConflictError(
                 "Another administrator changed the table of roles meanwhile",
                 value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
-                remedy="look at it (bk role list) and try again",
+                remedy="read it (bk role list) and try again",
             ) from error
         return Versioned(table, 0 if version is None else version + 1)

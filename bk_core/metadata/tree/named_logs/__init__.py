@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of named logs: live ones, deleted ones, and the election of the worker that keeps them."""
+"""Reads and writes the records of named logs and of deleted logs, and holds the election of the upkeep worker."""

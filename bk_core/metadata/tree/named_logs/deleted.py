@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records of deleted logs, whose ledgers wait to be deleted, at ``<root>-deletedlogs/<uuid>`` (docs/formats.md §4;
-N6)."""
+"""Reads and writes the records of deleted logs whose ledgers are not deleted yet, at ``<root>-deletedlogs/<uuid>``
+(docs/formats.md §4; N6)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bk_core.metadata.tree.tree import ANY_VERSION, WRITE_TRIES, NodeExistsError
 
 
 class DeletedLogs(StorePart):
-    """The deleted logs of one cluster. A record is opaque bytes. Its age counts by the store's clock."""
+    """The part of a store that has the records of deleted logs. A record is opaque bytes. Its age is by the store's
+    clock."""
 
     def deleted_log_path(self, log_uuid: str = "") -> str:
         folder = f"{self._root}-deletedlogs"
@@ -23,7 +24,7 @@ class DeletedLogs(StorePart):
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:
-                with contextlib.suppress(NodeExistsError):  # another client made it: a log is deleted only once
+                with contextlib.suppress(NodeExistsError):  # another client made the record; a log is deleted only once
                     self._create_with_parents(self.deleted_log_path(log_uuid), record)
                 return
             except MetadataUnavailableError as error:
@@ -50,7 +51,8 @@ class DeletedLogs(StorePart):
         self._delete_if_there(self.deleted_log_path(log_uuid))
 
     def deleted_logs_clock_ms(self) -> int:
-        """Do as the port says: write the folder, and read the time that the store gave it."""
+        """Return the present time by the store's clock. Write the folder, and read the time that the store gave the
+        write."""
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
             try:

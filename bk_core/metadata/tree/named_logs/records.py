@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named logs: heads, pages, transactions and unlinked records as opaque bytes, beside Apache's tree (docs/formats.md
-§4; N3 to N6, N8)."""
+"""Reads and writes the heads, pages, transactions and unlinked records of named logs, as opaque bytes. They are beside
+Apache's tree (docs/formats.md §4; N3 to N6, N8)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DELETES_AT_ONCE = 1000
 
 
 class Logs(StorePart):
-    """The named logs of one cluster, at ``<root>-logs``."""
+    """The part of a store that has the named logs, at ``<root>-logs``."""
 
     def _head(self, name: str) -> str:
         return f"{self._root}-logs/{check_log_name(name)}"
@@ -118,13 +118,13 @@ class Logs(StorePart):
         return [Versioned(write.head, write.version + 1) for write in writes]
 
     def _made_folder(self, path: str) -> bool:
-        """Create the folder of an unlinked record, which logs of an earlier version lack. Return False if ``path`` is
-        not an unlinked record's, or its log is gone."""
+        """Create the folder of the unlinked record at ``path``, which logs of an earlier version lack. Return False if
+        ``path`` is not that of an unlinked record, or if its log does not exist."""
         folder = path.rpartition("/")[0]
         if not folder.endswith(f"/{_UNLINKED}"):
             return False
         try:
-            self._tree.create(folder)  # creates no parents: a deleted log must not come back
+            self._tree.create(folder)  # without parents, because a deleted log must not come back
         except NodeExistsError:
             return True
         except NoNodeError:
@@ -164,7 +164,7 @@ class Logs(StorePart):
             with looking_after(lost):
                 stat = self._stat(path)
             if lost is not None and (stat is None or stat.ctime_ms != made_ms):
-                return  # it was deleted; a log created since is a different log
+                return  # the log was deleted; a log that was created since is another log
             if stat is None:
                 _raise_no_such_log(name, None)
             made_ms = stat.ctime_ms
@@ -186,7 +186,8 @@ class Logs(StorePart):
         )
 
     def _delete_children(self, path: str, version: int) -> None:
-        """Delete the content of the log's folders in batches, each only while the head has this version."""
+        """Delete the nodes in the log's folders, in batches. Each batch is deleted only if the head has this
+        version."""
         paths = [f"{path}/{folder}/{n}" for folder in _FOLDERS for n in self._names_in(f"{path}/{folder}")]
         for start in range(0, len(paths), _DELETES_AT_ONCE):
             batch = paths[start : start + _DELETES_AT_ONCE]
@@ -195,8 +196,8 @@ class Logs(StorePart):
     # --- pages and transactions ---
 
     def create_page(self, name: str, page: str, data: bytes) -> None:
-        """Do as the port says. Creates no parents: a log that is deleted meanwhile must not come back without a
-        head."""
+        """Create a page, as the port says, without its parents. A log that is deleted meanwhile must not come back
+        without a head."""
         path = self._page(name, page)
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -235,7 +236,8 @@ class Logs(StorePart):
         return None if stat is None else stat.ctime_ms
 
     def log_clock_ms(self, name: str) -> int:
-        """Do as the port says: write a node, and read the time that the store gave it."""
+        """Return the present time by the store's clock. Write a node of the log, and read the time that the store gave
+        the write."""
         folder = f"{self._head(name)}/{_UNLINKED}"
         lost: MetadataUnavailableError | None = None
         for _ in range(WRITE_TRIES):
@@ -269,8 +271,8 @@ class Logs(StorePart):
         return self._names_in(f"{self._head(name)}/{_TXNS}")
 
     def delete_txns(self, name: str, versions: Mapping[str, int], head_version: int) -> None:
-        """Do as the port says. The head is compared too, so that a late delete cannot remove a record that was deleted
-        and created again."""
+        """Delete transaction records, as the port says. The head's version is compared, too, so that a late delete
+        cannot remove a record that was deleted and created again."""
         if min(head_version, *versions.values()) < 0:
             raise InvalidArgumentError("A record is only deleted by compare-and-set", value=f"{versions}")
         head = self._head(name)

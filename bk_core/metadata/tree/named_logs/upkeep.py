@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The election of the worker that keeps the named logs of a cluster, and the record of what it spent, at
-``<root>-upkeep``, beside Apache's tree (decision 0057)."""
+"""Holds the election of the worker that does the upkeep of named logs, and has the record of the budget that it used.
+Both are at ``<root>-upkeep``, beside Apache's tree (decision 0057)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bk_core.model import Versioned
 
 
 class Upkeep(Election):
-    """The election of the upkeep worker, and its record as opaque bytes."""
+    """The part of a store that has the election of the upkeep worker, and the worker's record as opaque bytes."""
 
     @property
     def _votes_for_upkeep(self) -> str:
@@ -42,8 +42,8 @@ class Upkeep(Election):
                 self._set_settled(path, record, version)
         except (NodeExistsError, NoNodeError, BadVersionError) as error:
             raise MetadataConflictError(
-                "Another worker keeps the logs now",
+                "Another worker does the upkeep of the logs now",
                 value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
-                remedy="nothing is lost: the other worker goes on",
+                remedy="none is needed: the other worker continues",
             ) from error
         return Versioned(record, 0 if version is None else version + 1)
