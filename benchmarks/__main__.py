@@ -46,16 +46,12 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP, NETWORKS, HEAL = "storage", "interop", "networks", "heal"
+STORAGE, INTEROP, HEAL = "storage", "interop", "heal"
 GROUPS: Mapping[str, Group] = {
-    **{
-        name: MeasurementGroup(name)
-        for name in ("append", "tls", "read", "recovery", "metadata", "memory", "arrow", HEAL)
-    },
+    **{name: MeasurementGroup(name) for name in ("append", "tls", "read", "recovery", "arrow", HEAL)},
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
-    NETWORKS: MeasurementGroup(NETWORKS),
 }
 USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL)]
 """The groups that are measured by default. The others must be named: ``interop`` compares with Apache alone, and

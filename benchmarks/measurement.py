@@ -5,7 +5,7 @@ affects all of them."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +78,11 @@ class _Side:
     kinds: Sequence[str]
     values: list[tuple[float, ...]] = field(default_factory=list)
     costs: list[dict[str, float]] = field(default_factory=list)
-    counts: list[Mapping[str, float]] = field(default_factory=list)
 
     def once(self, world: World) -> None:
         before = world.processes.spent_s()
         done = self.run()
         self.costs.append(cost(before, world.processes.spent_s(), self.kinds, done.payload_bytes))
-        self.counts.append(done.counts)
         self.values.append(tuple(value / self.per for value in done.values))
 
     def of_name(self, index: int) -> list[float]:
@@ -92,17 +90,9 @@ class _Side:
 
     @property
     def median_cost(self) -> dict[str, float]:
-        return _medians(self.costs)
-
-    @property
-    def median_counts(self) -> dict[str, float]:
-        return _medians(self.counts)
-
-
-def _medians(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the median of each name."""
-    names = {name: None for one in each for name in one}
-    return {name: statistics.median(one.get(name, 0.0) for one in each) for name in names}
+        """The median cost of each kind of process."""
+        kinds = {kind: None for one in self.costs for kind in one}
+        return {kind: statistics.median(one.get(kind, 0.0) for one in self.costs) for kind in kinds}
 
 
 def measure(one: Measurement, world: World, peers: Collection[str], runs: int) -> list[Figure]:
@@ -139,7 +129,6 @@ def _figures(
             less_is_better=one.less_is_better,
             note=one.note,
             cpu_s_per_gb=ours.median_cost,
-            counts=ours.median_counts,
             **peers_part,
         )
         for index, name in enumerate(one.names)

@@ -166,8 +166,8 @@ def produced(size: int) -> Prepare:
     return lambda world: partial(world.of(Kafka).produce, size, world.scaled(BYTES))
 
 
-def fanned_out(entry_bytes: int, *, digests: bool = False, huge: bool = False) -> Prepare:
-    return lambda world: partial(world.of(Raw).append, entry_bytes, world.scaled(BYTES), digests=digests, huge=huge)
+def fanned_out(entry_bytes: int, *, digests: bool = False) -> Prepare:
+    return lambda world: partial(world.of(Raw).append, entry_bytes, world.scaled(BYTES), digests=digests)
 
 
 # --- latencies ---
@@ -258,7 +258,6 @@ def fences_under_load(world: World) -> Callable[[], Run]:
 
 
 LOADED = "while another client appends batches of 1 KB entries to another ledger at full rate"
-HUGE = "raw which receives and writes in huge pages, as our bookies do"
 DIGESTED = "raw with the digests of our client, sent and written as well"
 PACKED = "rows packed into entries of 256 KB"
 RAW = (
@@ -273,7 +272,6 @@ MEASUREMENTS = (
             Peer("apache", java_appends(100), (50,), note=apache.NOTE),
             Peer("kafka", produced(100), (2.5,), note=kafka.NOTE),
             Peer("raw", fanned_out(100), (0.35,), note=RAW),
-            Peer("raw", fanned_out(100, huge=True), (None,), "in huge pages", note=HUGE),
             Peer("raw", fanned_out(100, digests=True), (0.65,), "with digests", note=DIGESTED),
         ),
     ),
@@ -285,7 +283,6 @@ MEASUREMENTS = (
             Peer("apache", java_appends(PACKED_BYTES), (2,), "packed", note=f"{apache.NOTE}; {PACKED}"),
             Peer("kafka", produced(1_000), (1,), note=kafka.NOTE),
             Peer("raw", fanned_out(1_000), (0.65,), note=RAW),
-            Peer("raw", fanned_out(1_000, huge=True), (None,), "in huge pages", note=HUGE),
             Peer("raw", fanned_out(1_000, digests=True), (None,), "with digests", note=DIGESTED),
         ),
     ),

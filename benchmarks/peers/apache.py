@@ -127,10 +127,6 @@ class Java:
         done = self._do("many", ledgers=ledgers, size=size, rounds=rounds)
         return Run.of(ledgers * rounds / done["seconds"], ledgers * rounds * size)
 
-    def cycle(self, count: int, at_once: int) -> Run:
-        """Return the ledgers per second that are created, get one entry and are closed."""
-        return Run.of(count / self._do("cycle", count=count, at_once=at_once)["seconds"])
-
     def single(self, size: int, count: int) -> Run:
         """Return the milliseconds of single adds: median and p99."""
         done = self._do("single", size=size, count=count)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
-from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE, WRITE_HUGE
+from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
 from benchmarks.report.figures import Run, elapsed, percentile
 from benchmarks.running.processes import RAW_SERVERS
 from benchmarks.running.secured import Secured
@@ -81,11 +81,10 @@ class Raw:
             connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
         return self._world.stack.enter_context(connection)
 
-    def append(self, entry_bytes: int, total: int, *, digests: bool = False, huge: bool = False) -> Run:
+    def append(self, entry_bytes: int, total: int, *, digests: bool = False) -> Run:
         """Return the bytes per second of messages of a MB to all three servers, until two have synced the last. With
-        ``digests`` our client's digests of its entries are made and sent as well. With ``huge`` the servers receive
-        into huge pages."""
-        fan_out = FanOut(self._sockets, WRITE_HUGE if huge else WRITE)
+        ``digests`` our client's digests of its entries are made and sent as well."""
+        fan_out = FanOut(self._sockets)
         messages = self._digested(entry_bytes, total) if digests else self._plain(total)
         seconds = elapsed(lambda: fan_out.send(messages))
         fan_out.finish()
@@ -181,8 +180,7 @@ class Raw:
 class FanOut:
     """Sends the same messages to all servers, to each at its own pace within the window, on one thread."""
 
-    def __init__(self, sockets: list[socket.socket], operation: int) -> None:
-        self._operation = operation
+    def __init__(self, sockets: list[socket.socket]) -> None:
         self._sockets = {each.fileno(): each for each in sockets}
         self._queues: dict[int, deque[memoryview]] = {fd: deque() for fd in self._sockets}
         self._acked = dict.fromkeys(self._sockets, 0)
@@ -208,7 +206,7 @@ class FanOut:
         return sorted(self._acked.values())[SERVERS - QUORUM]
 
     def _queue(self, message: Message) -> None:
-        head = memoryview(REQUEST.pack(self._operation, sum(map(len, message))))
+        head = memoryview(REQUEST.pack(WRITE, sum(map(len, message))))
         for queue in self._queues.values():
             queue.extend([head, *message])
         self._sent += 1

@@ -3,9 +3,9 @@
 ``CERTIFICATE KEY AUTHORITY`` follow, which are files in PEM, it speaks TLS.
 
 A request is an operation and a number. WRITE is followed by that many bytes. They are received into an aligned buffer,
-written to the file, with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. WRITE_HUGE does the
-same with a buffer in huge pages, as far as the system has them. ECHO answers one byte. SYNC writes and syncs one block
-and answers the microseconds. STREAM answers that many bytes of the file, and READ the entry of that number.
+written to the file, with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. ECHO
+answers one byte. SYNC writes and syncs one block and answers the microseconds. STREAM answers that many bytes of the
+file, and READ the entry of that number.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from pathlib import Path
 
 from bk_cli.local.lifeline import end_with
 from bk_core.access.tls import Tls, TlsPaths
-from bk_core.memory.huge_pages import private_memory
 
 REQUEST = struct.Struct("<II")
-WRITE, ECHO, SYNC, STREAM, READ, WRITE_HUGE = range(6)
+WRITE, ECHO, SYNC, STREAM, READ = range(5)
 ENTRY_BYTES = 1_000
 DIRECT = getattr(os, "O_DIRECT", 0)
 BLOCK, PIECE = 4096, 1 << 20
@@ -71,14 +70,12 @@ class RawServer:
     def serve(self, connection: socket.socket) -> None:
         """Answer one client until it is gone."""
         body = memoryview(mmap.mmap(-1, MESSAGE_MAX))
-        huge = memoryview(private_memory(MESSAGE_MAX))
         head = memoryview(bytearray(REQUEST.size))
         while filled(connection, head):
             what, size = REQUEST.unpack(head)
-            if what in (WRITE, WRITE_HUGE):
-                buffer = body if what == WRITE else huge
-                filled(connection, buffer[:size])
-                self.write(buffer[: -(-size // BLOCK) * BLOCK])
+            if what == WRITE:
+                filled(connection, body[:size])
+                self.write(body[: -(-size // BLOCK) * BLOCK])
                 connection.sendall(b"\0")
             elif what == ECHO:
                 connection.sendall(b"\0")

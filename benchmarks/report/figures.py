@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +37,6 @@ class Figure:
     peer_note: str = ""
     cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
     peer_cpu_s_per_gb: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-    """Counts of our runs by name, where something is counted."""
 
     @property
     def median(self) -> float:
@@ -94,7 +92,7 @@ class Figure:
             "peer_runs": self.peer_values, "worst": self.worst, "worst_ratio": self.worst_ratio,
             "cpu_s_per_gb": self.cpu_s_per_gb, "peer_cpu_s_per_gb": self.peer_cpu_s_per_gb,
             "wish": self.wish, "wanted_ratio": self.wanted_ratio, "meets": self.meets,
-            "counts": self.counts, "note": self.note, "peer_note": self.peer_note,
+            "note": self.note, "peer_note": self.peer_note,
         }  # fmt: skip
 
 
@@ -164,8 +162,6 @@ class Run:
 
     values: tuple[float, ...]
     payload_bytes: int = 0
-    counts: Mapping[str, float] = field(default_factory=dict)
-    """Other counts of the run, by name."""
 
     @classmethod
     def of(cls, value: float, payload_bytes: int = 0) -> Run:

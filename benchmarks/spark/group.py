@@ -55,7 +55,6 @@ PARTS: dict[str, Part] = {
     "rows_1kb": Part(180, 9 << 30, "raw"),
     "tasks": Part(90),
     "tail": Part(120),
-    "plan": Part(60),
     "typed": Part(120, 3 << 30, "raw"),
     "kafka_100b": Part(360, 8 << 30, "kafka"),
     "kafka_1kb": Part(360, 11 << 30, "kafka"),

@@ -55,18 +55,11 @@ def tail(world: World) -> list[Figure]:
     return tail_figures(world)
 
 
-def plan(world: World) -> list[Figure]:
-    from benchmarks.spark_plan import planning_figures
-
-    return planning_figures(world.runs, world.scale)
-
-
 MEASURES: dict[str, Callable[[World], list[Figure]]] = {
     "rows_100b": partial(rows, 100),
     "rows_1kb": partial(rows, 1_000),
     "tasks": tasks,
     "tail": tail,
-    "plan": plan,
     "typed": typed,
     "kafka_100b": partial(kafka, 100),
     "kafka_1kb": partial(kafka, 1_000),

@@ -215,7 +215,7 @@ def test_parts_are_of_the_groups_and_peers_that_are_asked_for() -> None:
     assert chosen(["append"], "append_1*,hmac*", ["raw"]) == {"append": ["append_100b", "append_1kb", "hmac_100b"]}
     everything = chosen([], None, ["raw", "apache", "kafka"])
     assert not {"interop", "heal"} & everything.keys(), "they are named"
-    assert {"append", "read", "recovery", "metadata", "memory", "spark", "storage"} <= everything.keys()
+    assert {"append", "read", "recovery", "spark", "storage"} <= everything.keys()
     assert chosen(["heal"], None, ["raw"]) == {"heal": ["lost", "drained"]}
     with pytest.raises(InvalidArgumentError, match=r"nonsense.*append_100b"):
         chosen(["append"], "nonsense", ["raw"])

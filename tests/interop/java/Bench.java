@@ -51,8 +51,6 @@ final class Bench implements Lines.Program {
                 return random(client, arguments.number("ledger_id"), arguments.small("count"), arguments.small("at_once"));
             case "many":
                 return many(client, arguments);
-            case "cycle":
-                return cycle(client, arguments.small("count"), arguments.small("at_once"));
             case "recover":
                 return recover(client, arguments.number("ledger_id"));
             default:
@@ -179,28 +177,6 @@ final class Bench implements Lines.Program {
             failed.compareAndSet(0, code);
             addSome(ledger, payload, rounds - 1, failed, left);
         }, null);
-    }
-
-    /** Create, add one entry, close; by so many threads. */
-    private static Map<String, Object> cycle(BookKeeper client, int count, int atOnce) throws Exception {
-        var threads = java.util.concurrent.Executors.newFixedThreadPool(atOnce);
-        AtomicInteger failed = new AtomicInteger();
-        long began = System.nanoTime();
-        for (int n = 0; n < count; n++) {
-            threads.submit(() -> {
-                try {
-                    LedgerHandle ledger = client.createLedger(3, 3, 2, DIGEST, PASSWORD);
-                    ledger.addEntry(new byte[100]);
-                    ledger.close();
-                } catch (Exception error) {
-                    failed.incrementAndGet();
-                }
-                return null;
-            });
-        }
-        threads.shutdown();
-        threads.awaitTermination(10, java.util.concurrent.TimeUnit.MINUTES);
-        return answer(began, failed, "ledgers");
     }
 
     private static Map<String, Object> answer(long began, AtomicInteger failed, String what) {
