@@ -12,10 +12,9 @@ from benchmarks.groups.read import filled, read_all
 from benchmarks.measurement import Measurement, Peer, Prepare
 from benchmarks.peers import apache
 from benchmarks.peers.apache import Apache
-from benchmarks.peers.bare_bookie import bare_cluster
 from benchmarks.report.figures import Run, elapsed
 from benchmarks.running.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, CLIENT
-from benchmarks.running.world import BOOKIE_COUNT, World
+from benchmarks.running.world import World
 from bk_core.blocking import BookKeeper, connect
 
 BYTES = 100e6
@@ -75,18 +74,6 @@ def java_single(wire: int, where: str) -> Prepare:
             "eager": lambda: world.of(Apache).eager_uri,
         }
         java = world.of(Apache).client(uri[where](), wire)
-        return lambda: Run.of(java.single(100, world.scaled(SINGLES, 100)).values[0])
-
-    return prepare
-
-
-def java_on_bare(wire: int) -> Prepare:
-    """Measure only the medians of single adds, on servers that do no more than a bookie must."""
-
-    def prepare(world: World) -> Callable[[], Run]:
-        uri = f"zk://{world.zookeeper}/bare-{wire}/ledgers"
-        world.during.enter_context(bare_cluster(world.folder / f"bare-{wire}", BOOKIE_COUNT, uri))
-        java = world.of(Apache).client(uri, wire)
         return lambda: Run.of(java.single(100, world.scaled(SINGLES, 100)).values[0])
 
     return prepare
@@ -164,17 +151,6 @@ MEASUREMENTS = (
         )
         for wire in (3, 2)
         for where, wanted, how in (("default", 2, "their defaults"), ("eager", 1, "journalMaxGroupWaitMSec=0"))
-    ),
-    *(
-        Measurement(
-            (f"java_v{wire}_single_bare",), "ms", java_single(wire, "ours"), lane=LANE, needs="apache",
-            less_is_better=True, note="Apache's client on three of our bookies, median of adds one at a time",
-            peers=(
-                Peer("raw", java_on_bare(wire), (None,), "bookies", note="the ceiling: Apache's client on three bare "
-                     "Python processes, which read an add, write and sync 4 KiB and answer"),
-            ),
-        )
-        for wire in (3, 2)
     ),
     Measurement(
         ("interop_recovery",), "s", recover, lane=LANE, needs="apache", less_is_better=True,

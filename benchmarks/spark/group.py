@@ -10,9 +10,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers import install
@@ -33,13 +33,11 @@ preparation."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part. ``run_s`` and ``needed_bytes`` are the most that a run takes at a scale of 1. ``settings`` are those of
-    the bookies."""
+    """A part. ``run_s`` and ``needed_bytes`` are the most that a run takes at a scale of 1."""
 
     run_s: float
     needed_bytes: int = 1 << 30
     peer: str = ""
-    settings: Mapping[str, object] = field(default_factory=dict)
 
     def most_s(self, runs: int, scale: float) -> float:
         """Return the seconds after which something is wrong."""
@@ -58,7 +56,7 @@ PARTS: dict[str, Part] = {
     "typed": Part(120, 3 << 30, "raw"),
     "kafka_100b": Part(360, 8 << 30, "kafka"),
     "kafka_1kb": Part(360, 11 << 30, "kafka"),
-    "kafka_typed": Part(600, 8 << 30, "kafka", {"unix_socket": False}),  # bytes over TCP are counted
+    "kafka_typed": Part(600, 8 << 30, "kafka"),
 }
 
 
@@ -85,19 +83,16 @@ def _measured(
 ) -> list[Figure]:
     part = PARTS[name]
     path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=folder))).absolute()
-    cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0, settings=part.settings or None)
+    cluster = LocalCluster(path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
     stack.enter_context(cluster)
     arguments = ["--uri", cluster.uri, "--runs", str(settings.runs), "--scale", str(settings.scale)]
-    ports = [port for bookie in cluster.bookies for port in bookie.ports]
     arguments += ["--lane", settings.lane]
     python, connector = sys.executable, ""
     if part.peer == "kafka":
         assert installed is not None
         broker = stack.enter_context(kafka_broker(installed.broker, path / "kafka"))
-        ports.append(int(broker.rpartition(":")[2]))
         arguments += ["--kafka", broker]
         python, connector = str(installed.python), str(installed.connector)
-    arguments += ["--ports", ",".join(map(str, ports))]
     return in_process(name, python, path, arguments, connector, part.most_s(settings.runs, settings.scale))
 
 

@@ -52,26 +52,19 @@ class Comparison:
     """The least wanted ratio to the peer's rate."""
     warm_up: int = WARM_UP
 
-    def figures(self, job: Job) -> list[Figure]:
-        """Measure both in turns. Return the rate with what the processes spent, and the page faults of Spark's
-        workers."""
+    def figure(self, job: Job) -> Figure:
+        """Measure both in turns. Return the rate, with the processor time of each side."""
         spent, peers = list[Spent](), list[Spent]()
         values, peer_values = side_by_side(
             job.world.runs, partial(_noted, self.ours, spent), partial(_noted, self.peers, peers), warm_up=self.warm_up
         )
         moved = job.size * (job.rows if "write" in self.what else job.rows_read)
-        faults, peer_faults = ([each.faults_a_gb(moved) for each in side[self.warm_up :]] for side in (spent, peers))
         beside: dict[str, Any] = {"peer": self.peer, "note": self.note, "lane": job.world.lane}
-        rate = Figure(
+        return Figure(
             f"spark_{self.what}_{job.name}", UNIT, values, wanted_ratio=self.wanted, peer_values=peer_values,
             cpu_s_per_gb=_median_cost(spent[self.warm_up :], moved),
             peer_cpu_s_per_gb=_median_cost(peers[self.warm_up :], moved), **beside,
         )  # fmt: skip
-        pages = Figure(
-            f"spark_{self.what}_{job.name}_faults", "faults/GB", faults, less_is_better=True, peer_values=peer_faults,
-            **beside,
-        )  # fmt: skip
-        return [rate, pages] if self.peer == "ceiling" else [rate]  # no other peer has workers
 
 
 def _noted(work: Callable[[], float], spent: list[Spent]) -> float:
@@ -212,7 +205,7 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
                 note=f"{source}: value alone (option columns)",
             ),
         ]
-        return [figure for comparison in comparisons for figure in comparison.figures(job)]
+        return [comparison.figure(job) for comparison in comparisons]
     finally:
         spark.stop()
 
@@ -276,6 +269,6 @@ def kafka_figures(size: int, world: World) -> list[Figure]:
                 ("stream", job.make_stream, partial(consume_stream, {}), "a source in memory"),
             )
         ]
-        return [figure for comparison in comparisons for figure in comparison.figures(job)]
+        return [comparison.figure(job) for comparison in comparisons]
     finally:
         spark.stop()

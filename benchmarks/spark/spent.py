@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what the processes of a job spend: processor time of Spark's Python workers, of its Java and of the servers,
-and the workers' page faults. It covers all descendants of the process that began the benchmark, which it tells apart by
+"""Measures what the processes of a job spend: processor time of Spark's Python workers, of its Java and of the servers.
+It covers all descendants of the process that began the benchmark, which it tells apart by
 their command lines."""
 
 from __future__ import annotations
@@ -16,37 +16,30 @@ _SIGNS = {WORKERS: "pyspark.daemon", JAVA: "SparkSubmit", BOOKIES: "bookie\0run"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds by kind of process, and page faults of the workers that needed no disk."""
+    """Seconds by kind of process."""
 
     cpu_s: dict[str, float]
-    faults: int
 
     def cpu_a_gb(self, payload_bytes: int) -> dict[str, float]:
         """Return the seconds per gigabyte of payload."""
         return {kind: seconds / payload_bytes * 1e9 for kind, seconds in self.cpu_s.items() if seconds}
-
-    def faults_a_gb(self, payload_bytes: int) -> float:
-        """Return the page faults per gigabyte, at least one, so that there is a ratio."""
-        return max(1.0, self.faults / payload_bytes * 1e9)
 
 
 def measured(work: Callable[[], float]) -> tuple[float, Spent]:
     """Return what ``work`` returns, and what was spent on it. The time of processes that ended meanwhile is lost."""
     before = _of_each()
     value = work()
-    cpu_s, faults = dict.fromkeys(_SIGNS, 0.0), 0
-    for pid, (kind, seconds, its_faults) in _of_each().items():
-        _, seconds_before, faults_before = before.get(pid, (kind, 0.0, 0))
-        cpu_s[kind] += seconds - seconds_before
-        faults += its_faults - faults_before if kind == WORKERS else 0
-    return value, Spent(cpu_s, faults)
+    cpu_s = dict.fromkeys(_SIGNS, 0.0)
+    for pid, (kind, seconds) in _of_each().items():
+        cpu_s[kind] += seconds - before.get(pid, (kind, 0.0))[1]
+    return value, Spent(cpu_s)
 
 
-def _of_each() -> dict[int, tuple[str, float, int]]:
-    """Return the kind, seconds and page faults so far of each process that has a kind. Empty without ``/proc``."""
+def _of_each() -> dict[int, tuple[str, float]]:
+    """Return the kind and the seconds so far of each process that has a kind. Empty without ``/proc``."""
     tick = os.sysconf("SC_CLK_TCK")
     return {
-        pid: (kind, (int(fields[11]) + int(fields[12])) / tick, int(fields[7]))
+        pid: (kind, (int(fields[11]) + int(fields[12])) / tick)
         for pid, fields in _descendants(os.getppid())
         if (kind := _kind_of(pid)) is not None
     }

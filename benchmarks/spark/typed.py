@@ -19,7 +19,6 @@ from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows, session
 from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath
-from benchmarks.spark.wire import Wire
 from benchmarks.spark.world import World, new_log
 
 ROWS = 3_000_000
@@ -27,7 +26,6 @@ PARTITIONS = 2
 UNIT = "k rows/s"
 OF_KAFKA = {"write": 2.5, "read": 4.0, "read_3_columns": 12.0}
 OF_MEMORY = 0.65
-OF_BYTES = {"read_3_columns": 4.0}
 WARM_UP = {"write": 1, "read": 2, "read_3_columns": 2}
 FORMATS = ("json", "avro")
 
@@ -166,13 +164,13 @@ class KafkaRows:
 
 
 def kafka_typed_figures(world: World) -> list[Figure]:
-    """Compare each job with both forms, in turns, and measure the bytes that it moves."""
+    """Compare each job with both forms, in turns."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
     try:
         spark.dataSource.register(InMemory)
-        typed, wire = Typed(spark, world), Wire(world.ports)
+        typed = Typed(spark, world)
         typed.write(typed.log)
         _check_same(typed.read(), typed.frame)
         topics = Topics(spark, world.kafka, PARTITIONS)
@@ -182,31 +180,23 @@ def kafka_typed_figures(world: World) -> list[Figure]:
             f"local[2], pyspark {pyspark.__version__} on both sides, warm, {typed.rows:,} rows of the 20 columns of "
             "the flights, codec=arrow; three copies, synced"
         )
-        return [figure for name in ours for figure in _beside(name, typed, ours[name], peers, wire, note)]
+        return [figure for name in ours for figure in _beside(name, typed, ours[name], peers, note)]
     finally:
         spark.stop()
 
 
-def _beside(
-    name: str, typed: Typed, ours: Job, peers: dict[str, dict[str, Job]], wire: Wire, note: str
-) -> list[Figure]:
+def _beside(name: str, typed: Typed, ours: Job, peers: dict[str, dict[str, Job]], note: str) -> list[Figure]:
     world, found = typed.world, []
-    mine = wire.bytes_of(ours) / typed.rows
     for form, jobs in peers.items():
         values, others = side_by_side(
             world.runs, partial(typed.rate, ours), partial(typed.rate, jobs[name]), warm_up=WARM_UP[name]
         )
         its = f"spark-sql-kafka with Spark's {form.upper()} functions, one broker, one copy, no sync, tuned consumer"
         beside: dict[str, Any] = {"lane": world.lane, "peer": f"kafka {form}", "note": note, "peer_note": its}
-        moved = wire.bytes_of(jobs[name]) / typed.rows
-        found += [
-            Figure(f"spark_typed_{name}", UNIT, values, peer_values=others, wanted_ratio=OF_KAFKA[name], **beside),
-            Figure(
-                f"spark_typed_{name}_wire", "B/row", [mine], peer_values=[moved], less_is_better=True,
-                wanted_ratio=OF_BYTES.get(name), **beside,
-            ),
-        ]  # fmt: skip
-    return sorted(found, key=lambda figure: figure.name)
+        found.append(
+            Figure(f"spark_typed_{name}", UNIT, values, peer_values=others, wanted_ratio=OF_KAFKA[name], **beside)
+        )
+    return found
 
 
 def _check_same(found: Any, wanted: Any) -> None:

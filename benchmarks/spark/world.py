@@ -23,8 +23,6 @@ class World:
     scale: float
     kafka: str = ""
     lane: str = "direct"
-    ports: tuple[int, ...] = ()
-    """The ports of the bookies and of the broker."""
 
     @property
     def options(self) -> dict[str, str]:
@@ -67,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--kafka", default="")
     parser.add_argument("--lane", default="direct")
-    parser.add_argument("--ports", type=lambda text: tuple(map(int, text.split(","))), default=())
 
 
 def world_of(options: argparse.Namespace) -> World:
@@ -79,5 +76,4 @@ def world_of(options: argparse.Namespace) -> World:
         scale=options.scale,
         kafka=options.kafka,
         lane=options.lane,
-        ports=options.ports,
     )
