@@ -4,15 +4,14 @@
 ``MemoryNetwork`` makes bookies and transports, and breaks the connections between them. ``MemoryBookie`` drives a
 :class:`~bookie_server.machine.machine.BookieMachine` on the running loop: each group commit is one later turn of the
 loop, unless commits are held.
-
-Over 400 lines because network, bookie and transport break and heal together, by the same few calls.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from bk_core.errors import BookieUnreachableError
 from bk_core.model import BookieId, BookieServiceInfo, LedgerId
@@ -22,21 +21,9 @@ from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
-from tests.kit.memory_transport import (
-    Answer,
-    BookieInfoCall,
-    Call,
-    DeleteHintCall,
-    FenceCall,
-    LocalPeer,
-    MemoryTransport,
-    ReadCall,
-    ReadLacCall,
-    Reply,
-    WatchLacCall,
-    WriteLacCall,
-)
+from tests.kit.memory_transport import Answer, Ask, MemoryLink, MemoryTransport, Reply
 
+Act = Callable[[Callable[[], None]], None]
 SPACE_BYTES = 1 << 30
 """The disk size that a bookie in memory reports."""
 
@@ -107,11 +94,11 @@ class MemoryBookie:
 
     # --- driving the machine ---
 
-    def connect(self, peer: LocalPeer) -> MemoryConnection:
+    def connect(self, peer: MemoryLink, act: Act) -> MemoryConnection:
         if not self.alive:
             raise BookieUnreachableError("the bookie is down", value=f"bookie {self.bookie_id}")
         self._streams += 1
-        connection = MemoryConnection(self, self._streams, peer)
+        connection = MemoryConnection(self, self._streams, peer, act)
         self._connections[self._streams] = connection
         return connection
 
@@ -164,10 +151,11 @@ class MemoryBookie:
 
 
 class MemoryConnection:
-    """One client's connection: its add stream and its requests."""
+    """One client's connection: its add stream and its requests. ``act`` carries out the client's calls, or holds them
+    for later."""
 
-    def __init__(self, bookie: MemoryBookie, stream: int, peer: LocalPeer) -> None:
-        self._bookie, self._stream, self._peer = bookie, stream, peer
+    def __init__(self, bookie: MemoryBookie, stream: int, peer: MemoryLink, act: Act) -> None:
+        self._bookie, self._stream, self._peer, self._act = bookie, stream, peer, act
         self._answers: dict[ev.RequestId, Callable[[Answer], None]] = {}
         self._requests = 1 << 32  # above every session number
         self.open = True
@@ -175,23 +163,28 @@ class MemoryConnection:
     # --- from the client ---
 
     def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None:
-        self._feed(ev.SessionAttached(self._stream, session, ledger_id, ledger_key, mode))
+        self._act(lambda: self._feed(ev.SessionAttached(self._stream, session, ledger_id, ledger_key, mode)))
 
     def frames(self, frames: memoryview) -> None:
-        self._feed(ev.FramesArrived(self._stream, memoryview(bytes(frames))))
+        copy = memoryview(bytes(frames))
+        self._act(lambda: self._feed(ev.FramesArrived(self._stream, copy)))
 
     def detach(self, session: int) -> None:
-        self._feed(ev.SessionsDetached(self._stream, [session]))
+        self._act(lambda: self._feed(ev.SessionsDetached(self._stream, [session])))
 
-    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
+    def request(self, ask: Ask | None, answer: Callable[[Answer], None]) -> Callable[[], None]:
+        """Begin a request; None asks for the bookie's facts. Return a function that cancels it."""
         self._requests += 1
         request = (self._stream, self._requests)
+        self._act(lambda: self._ask(request, ask, answer))
+        return lambda: self._cancel(request)
+
+    def _ask(self, request: ev.RequestId, ask: Ask | None, answer: Callable[[Answer], None]) -> None:
         self._answers[request] = answer
-        if isinstance(call, BookieInfoCall):
+        if ask is None:
             asyncio.get_running_loop().call_soon(self._end, request, self._bookie.info())
         else:
-            self._feed(_event_of(call, request))
-        return lambda: self._cancel(request)
+            self._feed(ask(request))
 
     def _cancel(self, request: ev.RequestId) -> None:
         if self._answers.pop(request, None):
@@ -244,22 +237,6 @@ class MemoryConnection:
             tell(answer)
 
 
-def _event_of(call: Call, request: ev.RequestId) -> ev.Event:
-    match call:
-        case ReadCall(ledger_id, first, last, bytes_max, fence_key, cut, ids_only):
-            return ev.ReadRequested(request, ledger_id, first, last, bytes_max, fence_key, ids_only, cut)
-        case FenceCall(ledger_id, key):
-            return ev.FenceRequested(request, ledger_id, key)
-        case ReadLacCall(ledger_id):
-            return ev.ReadLacRequested(request, ledger_id)
-        case WatchLacCall(ledger_id, previous_lac, timeout_ms):
-            return ev.WatchLacRequested(request, ledger_id, previous_lac, timeout_ms)
-        case WriteLacCall(ledger_id, key, body):
-            return ev.WriteLacRequested(request, ledger_id, key, body)
-        case DeleteHintCall(ledger_ids):
-            return ev.DeleteHintRequested(request, ledger_ids)
-
-
 class MemoryNetwork:
     """Bookies, and the connections to them. A control acts on every transport of this network.
 
@@ -281,7 +258,12 @@ class MemoryNetwork:
 
     def transport(self) -> MemoryTransport:
         """Make a client's transport to all bookies."""
-        return MemoryTransport(lambda bookie_id: _Way(self, bookie_id) if bookie_id in self.bookies else None)
+        return MemoryTransport(self)
+
+    def connect(self, bookie_id: BookieId, peer: MemoryLink) -> MemoryConnection:
+        if bookie_id not in self.bookies or bookie_id in self._down:
+            raise BookieUnreachableError("unreachable", value=f"bookie {bookie_id}")
+        return self.bookies[bookie_id].connect(peer, partial(self._do, bookie_id))
 
     def infos(self) -> list[BookieServiceInfo]:
         return [BookieServiceInfo(bookie_id) for bookie_id in self.bookies]
@@ -306,54 +288,10 @@ class MemoryNetwork:
     def restart(self, bookie_id: BookieId) -> None:
         self.bookies[bookie_id].restart()
 
-    def is_down(self, bookie_id: BookieId) -> bool:
-        return bookie_id in self._down
-
-    def act(self, bookie_id: BookieId, do: Callable[[], None]) -> None:
-        """Call ``do`` now, or when the bookie is released."""
+    def _do(self, bookie_id: BookieId, act: Callable[[], None]) -> None:
+        """Call ``act`` now, or when the bookie is released."""
         held = self._holding.get(bookie_id)
         if held is None:
-            do()
+            act()
         else:
-            held.append(do)
-
-
-class _Way:
-    """A client's connection to one bookie over the network, whose calls may be held."""
-
-    def __init__(self, network: MemoryNetwork, bookie_id: BookieId) -> None:
-        self._network, self._bookie_id = network, bookie_id
-
-    def connect(self, peer: LocalPeer) -> _HeldConnection:
-        if self._network.is_down(self._bookie_id):
-            raise BookieUnreachableError("unreachable", value=f"bookie {self._bookie_id}")
-        connection = self._network.bookies[self._bookie_id].connect(peer)
-        return _HeldConnection(connection, lambda do: self._network.act(self._bookie_id, do))
-
-
-class _HeldConnection:
-    def __init__(self, connection: MemoryConnection, act: Callable[[Callable[[], None]], None]) -> None:
-        self._connection, self._act = connection, act
-
-    def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None:
-        self._act(lambda: self._connection.attach(session, ledger_id, ledger_key, mode))
-
-    def frames(self, frames: memoryview) -> None:
-        copy = memoryview(bytes(frames))
-        self._act(lambda: self._connection.frames(copy))
-
-    def detach(self, session: int) -> None:
-        self._act(lambda: self._connection.detach(session))
-
-    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
-        cancel: list[Callable[[], None]] = []
-        self._act(lambda: cancel.append(self._connection.request(call, answer)))
-        return lambda: cancel[0]() if cancel else None
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def joined(frames: Sequence[bytes]) -> memoryview:
-    """Join frames, as one message holds them."""
-    return memoryview(b"".join(frames))
+            held.append(act)

@@ -2,8 +2,7 @@
 """The transport without a network: bookies are objects of this process.
 
 For tests and examples. It keeps the promises of the port: callbacks come later, never inside the call that caused them;
-a cut connection breaks its sessions and its requests; each request ends exactly once. This file does not know the
-bookies: the caller that makes the transport says how to connect to one (:class:`LocalBookie`).
+a cut connection breaks its sessions and its requests; each request ends exactly once.
 """
 
 from __future__ import annotations
@@ -12,60 +11,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bk_core.access.roles import Right
-from bk_core.errors import BookieUnreachableError, BookKeeperError, TransportError
+from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.transport.port import AddListener, BookieInfo, NewSession, ReadPart, RefusedError, ToldRead
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
-from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
+from bk_core.wire.lane.reasons import Cut, Reason
+from bookie_server.machine import events as ev
 
-
-@dataclass(frozen=True, slots=True)
-class ReadCall:
-    ledger_id: LedgerId
-    first: EntryId
-    last: EntryId
-    bytes_max: int
-    fence_key: bytes | None
-    cut: Cut | None = None
-    ids_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FenceCall:
-    ledger_id: LedgerId
-    ledger_key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ReadLacCall:
-    ledger_id: LedgerId
-
-
-@dataclass(frozen=True, slots=True)
-class WatchLacCall:
-    ledger_id: LedgerId
-    previous_lac: EntryId
-    timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteLacCall:
-    ledger_id: LedgerId
-    ledger_key: bytes
-    lac_body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteHintCall:
-    ledger_ids: tuple[LedgerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BookieInfoCall:
-    """The call that asks a bookie about itself."""
+if TYPE_CHECKING:
+    from tests.kit.memory_bookie import MemoryConnection, MemoryNetwork
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,44 +33,16 @@ class Reply:
     message: str = ""
 
 
-Call: TypeAlias = ReadCall | FenceCall | ReadLacCall | WatchLacCall | WriteLacCall | DeleteHintCall | BookieInfoCall
+Ask: TypeAlias = Callable[[ev.RequestId], ev.Event]
+"""Makes the event of a request from the request's number."""
 Answer: TypeAlias = ReadPart | ReadTrailer | LacEvidence | BookieInfo | Reply
 
 
-class LocalPeer(Protocol):
-    """The callbacks of a bookie to its client on a connection."""
-
-    def on_acks(self, sessions: Sequence[int], frames: Sequence[int]) -> None: ...
-    def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None: ...
-    def on_closed(self, message: str) -> None: ...
-
-
-class LocalConnection(Protocol):
-    """The calls of a client to its bookie. None of them calls back before it returns."""
-
-    def attach(self, session: int, ledger_id: LedgerId, ledger_key: bytes, mode: AttachMode) -> None: ...
-    def frames(self, frames: memoryview) -> None: ...
-    def detach(self, session: int) -> None: ...
-    def request(self, call: Call, answer: Callable[[Answer], None]) -> Callable[[], None]:
-        """Begin a call; return a function that cancels it."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class LocalBookie(Protocol):
-    """A bookie in this process, or a connection point to one."""
-
-    def connect(self, peer: LocalPeer) -> LocalConnection:
-        """Connect to the bookie. Raises BookieUnreachableError."""
-        ...
-
-
 class MemoryTransport:
-    """:class:`~bk_core.transport.port.Transport` to bookies in this process. It belongs to one loop."""
+    """:class:`~bk_core.transport.port.Transport` to the bookies of a network. It belongs to one loop."""
 
-    def __init__(self, find: Callable[[BookieId], LocalBookie | None]) -> None:
-        self._find = find
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._network = network
         self._links: dict[BookieId, MemoryLink] = {}
         self._closed = False
 
@@ -130,11 +59,8 @@ class MemoryTransport:
             raise TransportError("the transport is closed", value=f"bookie {bookie_id}")
         link = self._links.get(bookie_id)
         if link is None:
-            bookie = self._find(bookie_id)
-            if bookie is None:
-                raise BookieUnreachableError("no such bookie in this process", value=f"bookie {bookie_id}")
             link = MemoryLink(bookie_id, lambda: self._links.pop(bookie_id, None))
-            link.connection = bookie.connect(link)
+            link.connection = self._network.connect(bookie_id, link)
             self._links[bookie_id] = link
         return link
 
@@ -179,7 +105,7 @@ class Told(ToldRead):
 class MemoryLink:
     """:class:`~bk_core.transport.port.Link` to one bookie: a connection and the calls that wait on it."""
 
-    connection: LocalConnection
+    connection: MemoryConnection
 
     def __init__(self, bookie_id: BookieId, forget: Callable[[], object]) -> None:
         self.bookie_id = bookie_id
@@ -209,9 +135,6 @@ class MemoryLink:
         for call in list(self.calls):
             call.answers.put_nowait(TransportError("the connection broke", value=message))
 
-    def begin(self, call: Call) -> _CallUnderWay:
-        return _CallUnderWay(self, call)
-
     def attach(self, session: NewSession) -> None:
         self.listeners[session.number] = session.listener
         self.connection.attach(session.number, session.ledger_id, session.ledger_key, session.mode)
@@ -239,7 +162,9 @@ class MemoryLink:
         ids_only: bool = False,
         deadline_s: float,
     ) -> AsyncIterator[ReadPart | ReadTrailer]:
-        call = self.begin(ReadCall(ledger_id, first, last, bytes_max, fence_key, cut, ids_only))
+        call = _CallUnderWay(
+            self, lambda number: ev.ReadRequested(number, ledger_id, first, last, bytes_max, fence_key, ids_only, cut)
+        )
         try:
             async with _deadline(self.bookie_id, deadline_s):
                 answer = await call.next()
@@ -257,33 +182,39 @@ class MemoryLink:
         pass
 
     async def fence(self, ledger_id: LedgerId, ledger_key: bytes, *, deadline_s: float) -> LacEvidence:
-        return _evidence(await self._call(FenceCall(ledger_id, ledger_key), deadline_s))
+        return _evidence(await self._call(lambda number: ev.FenceRequested(number, ledger_id, ledger_key), deadline_s))
 
     async def read_lac(self, ledger_id: LedgerId, *, deadline_s: float) -> LacEvidence:
-        return _evidence(await self._call(ReadLacCall(ledger_id), deadline_s))
+        return _evidence(await self._call(lambda number: ev.ReadLacRequested(number, ledger_id), deadline_s))
 
     async def watch_lac(self, ledger_id: LedgerId, previous_lac: EntryId, *, timeout_s: float) -> LacEvidence:
-        call = WatchLacCall(ledger_id, previous_lac, int(timeout_s * 1000))
-        return _evidence(await self._call(call, timeout_s + 5.0))
+        timeout_ms = int(timeout_s * 1000)
+        return _evidence(
+            await self._call(
+                lambda number: ev.WatchLacRequested(number, ledger_id, previous_lac, timeout_ms), timeout_s + 5.0
+            )
+        )
 
     async def write_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes, *, deadline_s: float) -> None:
-        await self._tell(WriteLacCall(ledger_id, ledger_key, lac_body), deadline_s)
+        await self._tell(lambda number: ev.WriteLacRequested(number, ledger_id, ledger_key, lac_body), deadline_s)
 
     def hint_lac(self, ledger_id: LedgerId, ledger_key: bytes, lac_body: bytes) -> None:
         if self.broken is None:
-            self.connection.request(WriteLacCall(ledger_id, ledger_key, lac_body), lambda _: None)
+            self.connection.request(
+                lambda number: ev.WriteLacRequested(number, ledger_id, ledger_key, lac_body), lambda _: None
+            )
 
     async def delete_hint(self, ledger_ids: Sequence[LedgerId], *, deadline_s: float) -> None:
-        await self._tell(DeleteHintCall(tuple(ledger_ids)), deadline_s)
+        await self._tell(lambda number: ev.DeleteHintRequested(number, tuple(ledger_ids)), deadline_s)
 
     async def bookie_info(self, *, deadline_s: float) -> BookieInfo:
-        answer = await self._call(BookieInfoCall(), deadline_s)
+        answer = await self._call(None, deadline_s)
         if not isinstance(answer, BookieInfo):
             raise _refused(answer)
         return answer
 
-    async def _tell(self, call: Call, deadline_s: float) -> None:
-        answer = await self._call(call, deadline_s)
+    async def _tell(self, ask: Ask, deadline_s: float) -> None:
+        answer = await self._call(ask, deadline_s)
         if not isinstance(answer, Reply) or answer.reason:
             raise _refused(answer)
 
@@ -291,8 +222,9 @@ class MemoryLink:
         self.connection.close()
         self.on_closed("the transport was closed")
 
-    async def _call(self, wanted: Call, deadline_s: float) -> Answer:
-        call = self.begin(wanted)
+    async def _call(self, ask: Ask | None, deadline_s: float) -> Answer:
+        """Return the answer to a request, or to the question for the bookie's facts (None)."""
+        call = _CallUnderWay(self, ask)
         try:
             async with _deadline(self.bookie_id, deadline_s):
                 return await call.next()
@@ -301,11 +233,11 @@ class MemoryLink:
 
 
 class _CallUnderWay:
-    def __init__(self, link: MemoryLink, call: Call) -> None:
+    def __init__(self, link: MemoryLink, ask: Ask | None) -> None:
         self.answers: asyncio.Queue[Answer | TransportError] = asyncio.Queue()
         self._link = link
         link.calls[self] = None
-        self._cancel = link.connection.request(call, self.answers.put_nowait)
+        self._cancel = link.connection.request(ask, self.answers.put_nowait)
 
     async def next(self) -> Answer:
         answer = await self.answers.get()
