@@ -9,15 +9,12 @@ import pytest
 
 from bk_cli.local.cluster import LocalCluster
 from tests.interop.jars import MAIN, toolchain
-from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import PeerClient
 from tests.kit.clusters import temporary_cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-BOTH_WIRES = pytest.mark.parametrize("wire", [3, 2])
 PATTERN = Pattern(seed=7, size_min=0, size_max=3000)
-LARGE = Pattern(seed=8, size_min=1, size_max=600_000)
 
 
 @pytest.fixture(scope="module")
@@ -36,35 +33,6 @@ def uri(ours: LocalCluster) -> str:
 def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerClient]:
     with PeerClient(toolchain(MAIN), tmp_path_factory.mktemp("java") / "client.log") as made:
         yield made
-
-
-@BOTH_WIRES
-def test_large_entries_and_striped_ensembles(uri: str, peer: PeerClient, wire: int) -> None:
-    client = peer.client(uri, wire=wire)
-    for ensemble_size, write_quorum_size in ((3, 3), (4, 2), (3, 1)):
-        ledger = client.create(
-            ensemble_size=ensemble_size, write_quorum_size=write_quorum_size, ack_quorum_size=1, digest="CRC32C"
-        )
-        ledger.add(60, LARGE, window=20)
-        ledger.close()
-        assert client.open(ledger.ledger_id).read(0, 59).checksum == LARGE.checksum(0, 59)
-
-
-def test_a_living_writer_is_followed_and_fenced_on_v2_by_asking_again_and_again(uri: str, peer: PeerClient) -> None:
-    writers, readers = peer.client(uri, wire=2), peer.client(uri, wire=2)
-    ledger = writers.create()
-    ledger.add(20, PATTERN, window=1)
-    tail = readers.open(ledger.ledger_id, recover=False).tail(poll_ms=200)
-    followed = tail.take(19)
-    assert (followed.last, followed.checksum) == (18, PATTERN.checksum(0, 18))
-    ledger.add(1, PATTERN, first=20)
-    assert tail.take(1).last == 19
-    assert readers.open(ledger.ledger_id).opened.lac == 20
-    with pytest.raises(PeerError, match="LedgerFenced") as refused:
-        ledger.add(10, PATTERN, first=21)
-    assert (refused.value.code, refused.value.acked) == (-101, 0)
-    rest = tail.take(10)
-    assert (rest.last, rest.ended) == (20, True)
 
 
 def test_explicit_lacs_ids_and_deferred_syncs(uri: str, peer: PeerClient) -> None:

@@ -49,16 +49,6 @@ async def what_we_read(client: BookKeeper, ledger_id: int, first: int, last: int
         return checksum([entry async for batch in reader.read(first, last) for entry in batch.to_list()])
 
 
-async def test_striped_ledgers_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
-    async with our_client(apache) as client:
-        writer = await client.create_ledger(write_quorum_size=2, ack_quorum_size=1, password=PASSWORD)
-        await append(writer, SMALL, 0, 9999)
-        await writer.close()
-        theirs = await asyncio.to_thread(java.open, writer.ledger_id, recover=False)
-        assert (await asyncio.to_thread(theirs.read, 0, 9999)).checksum == SMALL.checksum(0, 9999)
-        assert await what_we_read(client, writer.ledger_id, 0, 9999) == SMALL.checksum(0, 9999)
-
-
 async def test_entries_of_the_greatest_size_go_both_ways(apache: ApacheCluster, java: JavaClient) -> None:
     large = Pattern(seed=5, size_min=(5 << 20) - 1024, size_max=(5 << 20) - 1024)
 
