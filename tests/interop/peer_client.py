@@ -74,12 +74,10 @@ class PeerClient(JavaProgram):
             self, self.call("client", within_s=START_S, uri=uri, wire=wire, conf=dict(conf or {}))["client"]
         )
 
-    def bookie_client(
-        self, *, wire: int = 3, auth: bool = False, conf: Mapping[str, object] | None = None
-    ) -> JavaBookieClient:
+    def bookie_client(self, *, auth: bool = False) -> JavaBookieClient:
         """Single requests to single bookies; ``auth``: with a plug-in that no bookie knows."""
-        fields = self.call("bookie_client", wire=wire, auth=auth, conf=dict(conf or {}))
-        return JavaBookieClient(self, fields["client"], wire)
+        fields = self.call("bookie_client", auth=auth, conf={})
+        return JavaBookieClient(self, fields["client"])
 
     def identity(self, uri: str, cookies_of: Sequence[str] = ()) -> dict[str, Any]:
         """``instance_id``, and ``cookies``: the text of each, as Apache's registration manager reads them."""
@@ -261,13 +259,12 @@ class JavaTail:
 class JavaBookieClient:
     """Requests below ledgers. Answers have ``rc``, the library's code for the bookie's status, and its ``name``."""
 
-    def __init__(self, peer: PeerClient, number: int, wire: int) -> None:
-        self.peer, self._number, self._wire = peer, number, wire
+    def __init__(self, peer: PeerClient, number: int) -> None:
+        self.peer, self._number = peer, number
 
     def submit(self, command: str, bookie: str, **arguments: Any) -> Future[dict[str, Any]]:
-        """A request (java/BookieCalls.java: ``add``, ``read``, ``long_poll`` …); bytes are given as bytes."""
-        given = {name: _text(value) if isinstance(value, bytes) else value for name, value in arguments.items()}
-        return self.peer.submit(f"bookie_{command}", client=self._number, wire=self._wire, bookie=bookie, **given)
+        """A request (java/BookieCalls.java: ``read``, ``force`` …)."""
+        return self.peer.submit(f"bookie_{command}", client=self._number, bookie=bookie, **arguments)
 
     def call(self, command: str, bookie: str, **arguments: Any) -> dict[str, Any]:
         return self.peer.result(self.submit(command, bookie, **arguments), CALL_S, command)

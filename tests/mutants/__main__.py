@@ -104,24 +104,6 @@ def line(verdict: Verdict) -> str:
     return f"{verdict.mutant.path:45} {verdict.mutant.name:60} {verdict.seconds:5.1f} s  {word}"
 
 
-def report(verdicts: list[Verdict]) -> str:
-    rows = [
-        f"| {v.mutant.path} | {v.mutant.name} | {v.mutant.rule} | {v.mutant.breaks} | {v.noticed_by or '**lives**'} |"
-        for v in verdicts
-    ]
-    argued = [
-        f"| {m.path} | {m.name} | {m.rule} | {m.breaks} | equivalent: {m.equivalent} |" for m in MUTANTS if m.equivalent
-    ]
-    killed = sum(v.is_killed for v in verdicts)
-    head = (
-        "<!-- SPDX-License-Identifier: Apache-2.0 -->\n# Mutants of the glue\n\n"
-        "Written by `scripts/mutants --report`. Each is a known defect, planted alone; the last column is the\n"
-        f"test that noticed it. {killed} of {len(verdicts)} were noticed; {len(argued)} more change nothing.\n\n"
-        "| file | defect | rule | what a user would lose | noticed by |\n|---|---|---|---|---|\n"
-    )
-    return head + "\n".join(rows + argued) + "\n"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument(
@@ -131,7 +113,6 @@ def main() -> int:
     )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="only every n-th: a sample")
-    parser.add_argument("--report", type=Path, help="write the table there")
     parser.add_argument("--resume", type=Path, help="keep the verdicts in this file and continue from them")
     parser.add_argument("--list", action="store_true", help="name them and try nothing")
     parser.add_argument("--random", type=int, metavar="N", help="try N generated mutants")
@@ -155,8 +136,6 @@ def main() -> int:
     if not chosen:
         sys.exit("mutants: none has such a name; --list shows them")
     verdicts = try_all(chosen, args.jobs, args.resume)
-    if args.report:
-        args.report.write_text(report(verdicts), encoding="utf-8")
     living = [v for v in verdicts if not v.is_killed]
     print(f"mutants: {len(verdicts) - len(living)} of {len(verdicts)} were noticed")
     return 1 if living else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/sim``: run the simulator, try mutants, repeat a seed, measure what simulation covers."""
+"""``scripts/sim``: run the simulator, try mutants, repeat a seed."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ def main(arguments: list[str] | None = None) -> int:
         return _mutants(ask)
     if ask.crash_points is not None:
         return _crash_points(ask)
-    if ask.coverage:
-        from tests.sim.covered import measure
-
-        return measure(ask.jobs)
     if ask.schedules is not None or ask.minutes is not None:
         return _long(ask)
     return _short(ask)
@@ -81,9 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         "--crash-points", nargs="*", metavar="WORKLOAD", help="stop the machine at every operation of all, or these"
     )
     parser.add_argument("--restarts", action="store_true", help="and at every operation of each restart after it")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the table of crash points or mutants there")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried, of a processor")
-    parser.add_argument("--coverage", action="store_true", help="branch coverage of bk_core/protocol by simulation")
     return parser
 
 
@@ -262,13 +256,8 @@ def _crash_points(ask: argparse.Namespace) -> int:
     ways = [*VARIANTS, EVERY_RESTART] if ask.restarts else list(VARIANTS)
     with ProcessPoolExecutor(ask.jobs) as pool:
         done = list(pool.map(explore, names, [ways] * len(names)))
-    text = report(done)
-    print(text)
+    print(report(done))
     print(f"crash points: {sum(one.starts for one in done):,} in {time.monotonic() - began:.0f} s")
-    if ask.report:
-        options = " --restarts" if ask.restarts else ""
-        head = f"# Crash points of the storage engine\n\n`scripts/sim --crash-points{options}`, "
-        ask.report.write_text(f"{head}{time.strftime('%Y-%m-%d', time.gmtime())}.\n\n{text}", encoding="utf-8")
     return 1 if not done or any(one.violations for one in done) else 0
 
 
@@ -301,14 +290,7 @@ def _mutants(ask: argparse.Namespace) -> int:
         print("\nnot expressible here, or equivalent:")
         for name, what, why in EQUIVALENT:
             print(f"  {name}: {what} — {why}")
-    summary = f"mutants: {sum(bool(v.killed_by) for v in done)} of {len(done)} killed"
-    print(f"\n{summary}")
-    if ask.report:
-        options = "".join([" --mutants", f" --profile {ask.profile}" if ask.profile else ""])
-        head = f"# Known defects put back\n\n`scripts/sim{options}`, {time.strftime('%Y-%m-%d', time.gmtime())}.\n\n"
-        table = ["| mutant | rule | engine | after | s | killed by |", "|---|---|---|---:|---:|---|"]
-        rows = [*table, *(v.row() for v in done), "", f"{summary}."]
-        ask.report.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    print(f"\nmutants: {sum(bool(v.killed_by) for v in done)} of {len(done)} killed")
     return 0 if done and all(v.killed_by for v in done) else 1
 
 

@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-import io.netty.buffer.ByteBuf;
 import io.netty.buffer.ByteBufAllocator;
-import io.netty.buffer.Unpooled;
 import io.netty.buffer.UnpooledByteBufAllocator;
 import io.netty.channel.EventLoopGroup;
 import io.netty.channel.nio.NioEventLoopGroup;
-import io.netty.util.ReferenceCounted;
 import io.netty.util.concurrent.DefaultThreadFactory;
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Method;
-import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.EnumSet;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -24,7 +14,6 @@ import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.auth.AuthCallbacks;
 import org.apache.bookkeeper.auth.AuthToken;
 import org.apache.bookkeeper.auth.ClientAuthProvider;
-import org.apache.bookkeeper.client.api.WriteFlag;
 import org.apache.bookkeeper.common.util.OrderedExecutor;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
@@ -32,11 +21,7 @@ import org.apache.bookkeeper.net.BookieSocketAddress;
 import org.apache.bookkeeper.proto.BookieClient;
 import org.apache.bookkeeper.proto.BookieClientImpl;
 import org.apache.bookkeeper.proto.BookieProtocol;
-import org.apache.bookkeeper.proto.checksum.DigestManager;
-import org.apache.bookkeeper.proto.BookkeeperInternalCallbacks.ReadEntryCallback;
-import org.apache.bookkeeper.proto.BookkeeperInternalCallbacks.ReadEntryCallbackCtx;
 import org.apache.bookkeeper.stats.NullStatsLogger;
-import org.apache.bookkeeper.util.ByteBufList;
 
 /** Single requests to single bookies, below ledgers: what Apache's client library sends for each of them. */
 final class BookieCalls {
@@ -54,18 +39,8 @@ final class BookieCalls {
             case "bookie_close":
                 clients.remove(arguments.number("client")).close();
                 return Lines.answer();
-            case "bookie_add":
-                return call.add();
             case "bookie_read":
                 return call.read();
-            case "bookie_long_poll":
-                return call.longPoll();
-            case "bookie_batch_read":
-                return call.batchRead();
-            case "bookie_write_lac":
-                return call.writeLac();
-            case "bookie_read_lac":
-                return call.readLac();
             case "bookie_force":
                 return call.force();
             case "bookie_info":
@@ -144,133 +119,9 @@ final class BookieCalls {
             answer.complete(fields);
         }
 
-        private byte[] key() throws Exception {
-            return arguments.has("key")
-                    ? arguments.bytes("key") : DigestManager.generateMasterKey(arguments.bytes("password"));
-        }
-
-        /** The digest's enum is protobuf's in 4.16 and 4.17, and another class in 4.18. */
-        private DigestManager digests() throws Exception {
-            for (Method method : DigestManager.class.getMethods()) {
-                if (method.getName().equals("instantiate") && method.getParameterCount() == 5) {
-                    String name = arguments.text("digest").replace("MAC", "HMAC");
-                    Object type = Arrays.stream(method.getParameterTypes()[2].getEnumConstants())
-                            .filter(constant -> ((Enum<?>) constant).name().equals(name)).findFirst().orElseThrow();
-                    return (DigestManager) method.invoke(null, ledgerId, arguments.bytes("password"), type, allocator,
-                            arguments.small("wire", 3) == 2);
-                }
-            }
-            throw new IllegalStateException("DigestManager.instantiate has changed");
-        }
-
-        Map<String, Object> add() throws Exception {
-            int options = (arguments.flag("recovery") ? BookieProtocol.FLAG_RECOVERY_ADD : BookieProtocol.FLAG_NONE)
-                    | (arguments.flag("high_priority") ? BookieProtocol.FLAG_HIGH_PRIORITY : BookieProtocol.FLAG_NONE);
-            long entryId = arguments.number("entry_id");
-            byte[] key = key();
-            ReferenceCounted entry = digests().computeDigestAndPackageForSending(entryId, arguments.number("lac"),
-                    arguments.number("length"), Unpooled.wrappedBuffer(arguments.bytes("payload")), key, options);
-            client.addEntry(bookie, ledgerId, key, entryId, entry,
-                    (rc, ledger, id, from, context) -> give(rc, "ledger_id", ledger, "entry_id", id), null, options,
-                    false, arguments.flag("deferred_sync")
-                            ? EnumSet.of(WriteFlag.DEFERRED_SYNC) : EnumSet.noneOf(WriteFlag.class));
-            return answered();
-        }
-
-        private int readFlags() {
-            return (arguments.flag("fence") ? BookieProtocol.FLAG_DO_FENCING : BookieProtocol.FLAG_NONE)
-                    | (arguments.flag("high_priority") ? BookieProtocol.FLAG_HIGH_PRIORITY : BookieProtocol.FLAG_NONE);
-        }
-
-        /** The context in which the client library leaves the LAC that came with an answer. */
-        private final class Lac implements ReadEntryCallbackCtx {
-            private long lac = -1;
-
-            @Override
-            public void setLastAddConfirmed(long lac) {
-                this.lac = lac;
-            }
-
-            @Override
-            public long getLastAddConfirmed() {
-                return lac;
-            }
-        }
-
-        private ReadEntryCallback found(Lac lac) {
-            return (rc, ledger, id, entry, context) ->
-                    give(rc, "ledger_id", ledger, "entry_id", id, "entry", text(entry), "lac", lac.lac);
-        }
-
-        private String text(ByteBuf bytes) {
-            if (bytes == null) {
-                return null;
-            }
-            byte[] copy = new byte[bytes.readableBytes()];
-            bytes.getBytes(bytes.readerIndex(), copy);
-            return Lines.text(copy);
-        }
-
         Map<String, Object> read() throws Exception {
-            Lac lac = new Lac();
-            byte[] key = arguments.flag("fence") ? key() : null;
-            client.readEntry(bookie, ledgerId, arguments.number("entry_id"), found(lac), lac, readFlags(), key);
-            return answered();
-        }
-
-        Map<String, Object> longPoll() throws Exception {
-            Lac lac = new Lac();
-            client.readEntryWaitForLACUpdate(bookie, ledgerId, arguments.number("entry_id", -1),
-                    arguments.number("previous_lac"), arguments.number("timeout_ms"), arguments.flag("piggyback"),
-                    found(lac), lac);
-            return answered();
-        }
-
-        /** By name: 4.16 has no batch read. */
-        Map<String, Object> batchRead() throws Exception {
-            for (Method method : BookieClient.class.getMethods()) {
-                if (method.getName().equals("batchReadEntries") && method.getParameterCount() == 8) {
-                    Class<?> type = method.getParameterTypes()[5];
-                    Object callback = Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
-                            (proxy, called, given) -> {
-                                give((int) given[0], "ledger_id", given[1], "entry_id", given[2],
-                                        "entries", texts(given[3]));
-                                return null;
-                            });
-                    try {
-                        method.invoke(client, bookie, ledgerId, arguments.number("entry_id"),
-                                arguments.small("max_count"), arguments.number("max_size"), callback, null,
-                                readFlags());
-                    } catch (InvocationTargetException failure) {
-                        throw (Exception) failure.getCause();
-                    }
-                    return answered();
-                }
-            }
-            throw new UnsupportedOperationException("this version has no batch read");
-        }
-
-        private List<String> texts(Object list) {
-            List<String> texts = new ArrayList<>();
-            if (list instanceof ByteBufList) {
-                ByteBufList entries = (ByteBufList) list;
-                for (int i = 0; i < entries.size(); i++) {
-                    texts.add(text(entries.getBuffer(i)));
-                }
-            }
-            return texts;
-        }
-
-        Map<String, Object> writeLac() throws Exception {
-            long lac = arguments.number("lac");
-            ByteBufList body = digests().computeDigestAndPackageForSendingLac(lac);
-            client.writeLac(bookie, ledgerId, key(), lac, body, (rc, ledger, from, context) -> give(rc), null);
-            return answered();
-        }
-
-        Map<String, Object> readLac() throws Exception {
-            client.readLac(bookie, ledgerId, (rc, ledger, lac, entry, context) ->
-                    give(rc, "lac_body", text(lac), "entry", text(entry)), null);
+            client.readEntry(bookie, ledgerId, arguments.number("entry_id"),
+                    (rc, ledger, id, entry, context) -> give(rc), null, BookieProtocol.FLAG_NONE, null);
             return answered();
         }
 

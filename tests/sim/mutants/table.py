@@ -87,13 +87,6 @@ class Verdict:
     seconds: float
     killed_by: str
 
-    def row(self) -> str:
-        """Of a table in Markdown."""
-        what = self.killed_by.replace("|", "/")[:100] or "**SURVIVED**"
-        return (
-            f"| {self.name} | {self.rule} | {self.engine} | {self.count:,} {self.unit} | {self.seconds:.1f} | {what} |"
-        )
-
 
 def cases() -> list[Case]:
     """Every mutant, grouped by engine."""

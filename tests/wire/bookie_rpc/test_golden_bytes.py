@@ -3,8 +3,11 @@
 
 ``tests/data/bookie-rpc*.jsonl`` has frames, one a line: ``{"label": …, "direction": …, "hex": …}``. The direction is
 ``request`` or ``response``. The frame's length stands in front. ``tests/golden/apache_wire`` has what went between
-Apache's client and bookies (``tests/interop/capture.py``); requests that were written by hand, to be refused, are left
-out. Files and lines may be added; each is tried.
+clients and bookies of two releases of Apache's, a file for each release and wire. A request and its answer have the
+same ``label``. ``from`` is ``client``, ``bookie``, or ``library`` for what Apache's client made of the answer. ``by``
+says whether ``java`` or a ``hand`` made a request; those by hand, to be refused, are left out here. ``closed`` stands
+instead of ``hex`` where this side closed the connection. ``set`` names fields whose values differ each time, with the
+value that stands for them. Files and lines may be added; each is tried.
 """
 
 from __future__ import annotations
