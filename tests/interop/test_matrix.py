@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.cells import DIMENSIONS, Cell, all_cells, pairs_in, pairwise, possible
-from tests.interop.matrix import Results
+from tests.interop.matrix import MatrixTrial
 from tests.interop.stories import STORIES, Matrix
 from tests.interop.worlds import MixedCluster
+from tests.trials.harness import Figures
 
 
 @pytest.fixture(scope="module")
@@ -55,23 +56,10 @@ def test_the_selection_has_every_pair_that_can_be() -> None:
     assert values == {value for dimension in DIMENSIONS for value in dimension}
 
 
-def test_the_results_of_a_run_can_be_gone_on_from(tmp_path: Path) -> None:
-    cells = [cell for cell in all_cells() if str(cell).startswith("java-4.18.0/apache/v2/MAC/")]
-    tail = next(cell for cell in cells if cell.operation == "tail")
-    first, second, *others = (cell for cell in cells if cell != tail)
-    results = Results.load(tmp_path / "results")
-    assert not results.passes(cells), "nothing ran"
-    assert not results.passes([tail]), "there was nothing to run"
-    results.add(first, 1.5, "")
-    results.add(second, 2.0, "StoryError: the end: 8, wanted 9")
-    for cell in others:
-        results.add(cell, 1.0, "")
-    again = Results.load(tmp_path / "results")
-    assert (again.passes(cells), again.passes([first, tail])) == (False, True)
-    assert f"FAILED {second}: StoryError: the end: 8, wanted 9" in again.table(cells)
-    again.add(second, 2.0, "")
-    table = Results.load(tmp_path / "results").table(cells)
-    assert again.passes(cells)
-    assert "5 of 5 cells passed in 6 s; 1 of them not at once." in table  # 1.5 + 2 + 3 × 1
-    assert "1 combinations are no cells: v2 has no long poll." in table
-    assert "| java-4.18.0 | v2 | apache | 1/1 | 1/1 | – | 1/1 | 1/1 | 1/1 |" in table
+def test_a_run_plays_every_cell_once_the_pairs_first() -> None:
+    trial = MatrixTrial(Namespace(pairwise=False, rounds=None))
+    played = [trial.next(Figures(rounds=number)) for number in range(len(trial.cells) + 1)]
+    assert set(played[: len(pairwise())]) == set(pairwise())
+    assert sorted(map(str, played[:-1])) == sorted(map(str, possible()))
+    assert played[-1] is None
+    assert {cell.wire for cell in trial.only(["java-4.18.0/mixed/v2"])} == {"v2"}

@@ -19,7 +19,7 @@ TRIALS = {
     "topics": "tests.trials.topics.trial:TopicsTrial",
     "zookeeper": "tests.trials.zookeeper.trial:ZooKeeperTrial",
     "interop chaos": "tests.interop.chaos:ChaosTrial",
-    "interop matrix": "tests.interop.matrix:main",
+    "interop matrix": "tests.interop.matrix:MatrixTrial",
     "interop tools": "tests.interop.tools:main",
     "interop distributedlog": "tests.interop.distributedlog:main",
     "interop pulsar": "tests.interop.pulsar:main",
