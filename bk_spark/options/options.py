@@ -181,6 +181,7 @@ class BkOptions:
                 choices=("read_committed", "read_uncommitted"),
                 kept=True,
             ),
+            OptionDefinition("topicSchema", OptionKind.TEXT, _READS, default="bytes", kept=True),
             OptionDefinition("readCompacted", OptionKind.BOOLEAN, (Use.READ,), default="false", kept=True),
             OptionDefinition("subscription", OptionKind.TEXT, _READS, kept=True),
         ),

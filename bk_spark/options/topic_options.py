@@ -32,6 +32,7 @@ TOPIC_ONLY = (
     "pulsarPrivateKeys.path",
     "encryptedMessages",
     "isolation",
+    "topicSchema",
     "readCompacted",
     "subscription",
 )
@@ -50,6 +51,8 @@ EXPECTED = (
     'earliest, latest or {"persistent://public/default/orders-partition-0":"12:34",…}: for each topic or partition the '
     "ledger and entry, the numbers of a serialized message id, -2 for earliest or -1 for latest"
 )
+BYTES, NEWEST = "bytes", "latest"
+"""Words of ``topicSchema``."""
 Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 Place: TypeAlias = "MessageId | int"
 """A message, EARLIEST or LATEST."""
@@ -98,12 +101,23 @@ class TopicOptions:
     encrypted: Literal["fail", "raw"] = "fail"
     corrupt: Literal["fail", "skip"] = "fail"
     isolation: Isolation = "read_committed"
+    schema: str | int = BYTES
     compacted: bool = False
     subscription: str | None = None
     starting: TopicBound = field(default_factory=lambda: TopicBound(EARLIEST))
     ending: TopicBound = field(default_factory=lambda: TopicBound(LATEST))
     published_from_ms: int | None = None
     published_before_ms: int | None = None
+
+    @property
+    def decodes(self) -> bool:
+        """Whether values become columns of the topic's schema."""
+        return self.schema != BYTES
+
+    @property
+    def schema_version(self) -> int | None:
+        """The number of the version whose columns are wanted, or None for the newest."""
+        return self.schema if isinstance(self.schema, int) else None
 
     def access(self, password: bytes) -> PulsarAccess:
         """Return these options for the client."""
@@ -166,6 +180,7 @@ def topic_options(
         encrypted=values["encryptedMessages"],
         corrupt=values["corruptEntries"],
         isolation=values["isolation"],
+        schema=_schema(values["topicSchema"], values["encryptedMessages"], selection),
         compacted=values["readCompacted"],
         subscription=_subscription(values["subscription"]),
         starting=_starting(texts, selection, is_stream=is_stream),
@@ -252,6 +267,28 @@ def _ending(texts: Mapping[str, str], selection: TopicSelection) -> TopicBound:
 
 def _time(texts: Mapping[str, str], option: str) -> int | None:
     return parse_time(option, texts[option]) if option in texts else None
+
+
+def _schema(text: str, encrypted: str, selection: TopicSelection) -> str | int:
+    """Parse ``bytes``, ``latest`` or the number of a version."""
+    word = text.strip().lower()
+    if word == BYTES:
+        return BYTES
+    if encrypted == "raw":
+        raise InvalidArgumentError(
+            "encryptedMessages=raw shows bytes, so it cannot be used with topicSchema",
+            value=f"topicSchema={text}",
+            remedy="leave one of the two out",
+        )
+    if word == NEWEST:
+        return NEWEST
+    if not (word.isascii() and word.isdigit()):
+        raise bad_value("topicSchema", text, "bytes, latest, or the number of a version of the topic's schema")
+    if selection.pattern is not None or len(selection.names) != 1:
+        raise bad_value(
+            "topicSchema", text, "bytes or latest: a number is one topic's version, for a query of it alone"
+        )
+    return int(word)
 
 
 def _subscription(text: str | None) -> str | None:

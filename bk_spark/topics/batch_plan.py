@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+import pyarrow as pa
 
 from bk_core.client import BookKeeper
 from bk_core.errors import NoSuchEntryError
@@ -24,6 +26,7 @@ from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import TopicSelection
 from bk_spark.options.topic_options import TopicOptions
 from bk_spark.topics import bounds as bounds_of
+from bk_spark.topics.schemas import SchemaLookup
 from bk_spark.topics.selecting import no_topic_matches, selected_parts
 
 logger = logging.getLogger("bk_spark.plan")
@@ -33,10 +36,13 @@ PLANNED_AT_ONCE = 8
 """The maximum number of topics and partitions that are planned at the same time."""
 
 
-async def plan_batch(bookkeeper: BookKeeper, options: BkOptions) -> list[PartitionPlan]:
+async def plan_batch(
+    bookkeeper: BookKeeper, options: BkOptions, columns: Mapping[str, pa.DataType]
+) -> list[PartitionPlan]:
     """Return what a ``load()`` reads of each topic or partition, in reading order. Raises NoSuchTopicError,
     InvalidArgumentError for positions that cannot be, NoSuchEntryError for a start that was trimmed
-    (``failOnDataLoss``), LedgerOffloadedError, and what reading heads of messages of transactions raises."""
+    (``failOnDataLoss``), LedgerOffloadedError, what reading heads of messages of transactions raises and, if values
+    become ``columns``, what :meth:`SchemaLookup.of` raises."""
     assert options.topics is not None
     assert isinstance(options.selection, TopicSelection)
     async with PulsarCluster(bookkeeper, options.topics.access(options.ledger_password)) as cluster:
@@ -50,7 +56,9 @@ async def plan_batch(bookkeeper: BookKeeper, options: BkOptions) -> list[Partiti
         try:
             ends = [bounds_of.message_at(options.topics.ending.at(topic)) for topic in parts]
             await settle(planners, [Bounds(end=end) for end in ends])
-            return await at_once([PartPlan(cluster, nodes, planner, options).plan for planner in planners])
+            plans = await at_once([PartPlan(cluster, nodes, planner, options).plan for planner in planners])
+            lookup = SchemaLookup.for_query(bookkeeper, options, columns)
+            return plans if lookup is None else await lookup.completed(nodes, plans, {})
         finally:
             for planner in planners:
                 await planner.close()

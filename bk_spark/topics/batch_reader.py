@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from bk_spark.options.options import BkOptions
 from bk_spark.topics import tasks
-from bk_spark.topics.columns import columns_of
+from bk_spark.topics.columns import columns_of, decoded
 from bk_spark.topics.task_reader import read_topics
 from bk_spark.workers import clients, worker_reuse
 
@@ -35,7 +35,7 @@ class TopicReader(DataSourceReader):
         from bk_spark.topics.batch_plan import plan_batch
 
         worker_reuse.settle()
-        plans = bookkeeper.begin(lambda inner: plan_batch(inner, self.options)).result()
+        plans = bookkeeper.begin(lambda inner: plan_batch(inner, self.options, decoded(self.columns))).result()
         return [InputPartition(task) for task in tasks.task_plans(bookkeeper, self.options, plans)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bk_spark import codecs
+import pyarrow as pa
+
+from bk_spark import codecs, compat
 from bk_spark.codecs import spark_types
 from bk_spark.codecs.read_columns import ReadColumns
 from bk_spark.options.options import BkOptions
@@ -25,19 +27,45 @@ MORE: Mapping[str, str] = {"__partition": "int", "__producer": "string", "__sequ
 """The columns that ``includeMetadata`` adds."""
 BY_NAME: Mapping[str, str] = {"__orderingKey": "binary", "__schemaVersion": "binary"}
 """Columns that a read has only if it names them."""
+VALUE = "value"
 ALL: Mapping[str, str] = {**COLUMNS, **MORE, **BY_NAME}
 
 
 def default_schema(options: BkOptions) -> Any:
-    """Return the columns of a read without ``.schema(…)`` as a StructType. Raises InvalidArgumentError if option
-    ``columns`` names others."""
+    """Return the columns of a read without ``.schema(…)`` as a StructType. With ``topicSchema`` the driver looks up the
+    topics' schemas. Raises InvalidArgumentError if option ``columns`` names others, and what
+    :func:`bk_spark.topics.schemas.default_columns` raises."""
+    from pyspark.sql.types import StructType
+
+    messages = {name: kind for name, kind in COLUMNS.items() if name != VALUE}
+    if options.include_metadata or options.columns is not None:
+        messages |= MORE
     if options.columns is not None:
-        return codecs.pruned(spark_types.struct_of(ALL), options.columns)
-    return spark_types.struct_of({**COLUMNS, **MORE} if options.include_metadata else COLUMNS)
+        messages |= BY_NAME
+    found = StructType([*_values(options).fields, *spark_types.struct_of(messages).fields])
+    return found if options.columns is None else codecs.pruned(found, options.columns)
+
+
+def _values(options: BkOptions) -> Any:
+    """Return the columns of values as a StructType."""
+    if options.topics is None or not options.topics.decodes:
+        return spark_types.struct_of({VALUE: COLUMNS[VALUE]})
+    from bk_spark.topics.schemas import default_columns
+
+    return spark_types.spark_schema_of(pa.schema(list(default_columns(options).items())))
 
 
 def columns_of(options: BkOptions, spark_schema: Any) -> ReadColumns:
     """Return the columns of a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types
-    that topics do not have."""
+    that topics do not have. Columns of values that a schema makes are checked when a read is planned."""
     codecs.check_named(options, spark_schema)
-    return ReadColumns.of(spark_schema, has_log=True, data=ALL, metadata={})
+    data = dict(ALL)
+    if options.topics is not None and options.topics.decodes:
+        del data[VALUE]
+        data = {**{name: kind for name, kind, _ in compat.columns_of(spark_schema) if name not in data}, **data}
+    return ReadColumns.of(spark_schema, has_log=True, data=data, metadata={})
+
+
+def decoded(columns: ReadColumns) -> dict[str, pa.DataType]:
+    """Return the columns of a read that a topic's schema must make."""
+    return {name: columns.kind(name) for name in columns.data if name == VALUE or name not in ALL}

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+
+import pyarrow as pa
 
 from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
@@ -30,6 +33,7 @@ from bk_spark.topics import bounds as bounds_of
 from bk_spark.topics.batch_plan import at_once, start_of
 from bk_spark.topics.offsets import BEGIN, PartSeen, TopicOffset, end_of
 from bk_spark.topics.part_of_batch import PartOfBatch
+from bk_spark.topics.schemas import SchemaLookup
 from bk_spark.topics.selecting import selected_parts
 
 logger = logging.getLogger("bk_spark.stream")
@@ -39,9 +43,9 @@ LIST_S = 2.0
 
 
 class TopicsFollower:
-    """Follows the topics of one stream."""
+    """Follows the topics of one stream. ``columns`` are those that values become, if they are decoded."""
 
-    def __init__(self, bookkeeper: BookKeeper, options: BkOptions) -> None:
+    def __init__(self, bookkeeper: BookKeeper, options: BkOptions, columns: Mapping[str, pa.DataType]) -> None:
         assert options.topics is not None
         assert isinstance(options.selection, TopicSelection)
         self._options, self._how, self._selection = options, options.topics, options.selection
@@ -49,6 +53,7 @@ class TopicsFollower:
         self._cluster = PulsarCluster(bookkeeper, self._how.access(options.ledger_password))
         self._planners = dict[tuple[TopicName, bool], PartitionPlanner]()
         self._outcomes = dict[TopicName, tuple[EntryPosition, PartitionReading]]()
+        self._schemas = SchemaLookup.for_query(bookkeeper, options, columns)
         self._listed: list[TopicName] = []
         self._listed_at = float("-inf")
 
@@ -191,7 +196,17 @@ class TopicsFollower:
         store or bookies show less than when the batch was made."""
         nodes = await self._cluster.nodes()
         topics = [topic for topic, at in sorted(end.topics.items()) if start.topics.get(topic, at) != at]
-        return await at_once([partial(self._planned, nodes, topic, start, end) for topic in topics])
+        plans = await at_once([partial(self._planned, nodes, topic, start, end) for topic in topics])
+        return plans if self._schemas is None else await self._schemas.completed(nodes, plans, end.schemas)
+
+    async def versions(self, topics: Iterable[TopicName], known: Mapping[TopicName, int]) -> Mapping[TopicName, int]:
+        """Return the versions of the schemas whose columns the query has: those in ``known``, and those of the other
+        topics. Raises what :meth:`SchemaLookup.of` raises."""
+        missing = {topic.whole for topic in topics} - known.keys()
+        if self._schemas is None or not missing:
+            return known
+        nodes = await self._cluster.nodes()
+        return {**known, **{topic: (await self._schemas.of(nodes, topic)).version for topic in sorted(missing)}}
 
     async def _planned(
         self, nodes: PulsarNodes, topic: TopicName, start: TopicOffset, end: TopicOffset

@@ -5,14 +5,16 @@ Pure.
 ``{"cluster":"…","topics":{"persistent://public/default/orders-partition-0":"12:34"},"v":1}``: for each topic or
 partition the ledger and entry to read next. ``12:34:2`` is a place within a batch of messages, where a stream may
 begin. ``-1:-1`` stands for the begin of a topic that had no ledger. ``from`` is the time of ``startingTimestamp``, so
-that a repeated batch leaves out the same messages. Spark compares offsets as text, so equal positions give equal text.
+that a repeated batch leaves out the same messages. With ``topicSchema``, ``schemas`` has for each topic the version
+whose columns the query has, from the first micro-batch on that reads messages of the topic. Spark compares offsets as
+text, so equal positions give equal text.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from bk_core.errors import InvalidArgumentError, UnsupportedTopicError
@@ -33,11 +35,12 @@ ANOTHER_CHECKPOINT = "use another checkpointLocation for this query"
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
     """The next position in each topic or partition. ``published_from_ms`` is the time before which messages are left
-    out."""
+    out. ``schemas`` has for each topic the version of its schema whose columns the query has."""
 
     cluster: str
     topics: Mapping[TopicName, MessageId]
     published_from_ms: int | None = None
+    schemas: Mapping[TopicName, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +86,24 @@ class PartSeen:
 
 def to_json(offset: TopicOffset) -> dict[str, Any]:
     """Return the form that Spark writes into its checkpoint, with keys in order."""
-    begun = {} if offset.published_from_ms is None else {"from": offset.published_from_ms}
+    begun: dict[str, Any] = {} if offset.published_from_ms is None else {"from": offset.published_from_ms}
     names = {str(topic): _text(at) for topic, at in offset.topics.items()}
+    if offset.schemas:
+        begun["schemas"] = dict(sorted((str(topic), version) for topic, version in offset.schemas.items()))
     return {"cluster": offset.cluster, **begun, "topics": dict(sorted(names.items())), "v": VERSION}
 
 
 def from_json(data: Mapping[str, Any]) -> TopicOffset:
     """Read an offset from a checkpoint. Raises InvalidArgumentError if another source or a newer version wrote it."""
     try:
-        if data["v"] != VERSION or set(data) - {"cluster", "from", "topics", "v"}:
+        if data["v"] != VERSION or set(data) - {"cluster", "from", "schemas", "topics", "v"}:
             raise ValueError(f"version {data['v']} with {', '.join(sorted(data))}")
         topics = {TopicName.parse(name): _position(text) for name, text in data["topics"].items()}
         cluster, begun = data["cluster"], data.get("from")
         if not isinstance(cluster, str) or not (begun is None or isinstance(begun, int)):
             raise ValueError("cluster and from are a text and a number")
-        return TopicOffset(cluster, topics, begun)
+        schemas = {TopicName.parse(name): int(number) for name, number in data.get("schemas", {}).items()}
+        return TopicOffset(cluster, topics, begun, schemas)
     except (InvalidArgumentError, UnsupportedTopicError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(
             "the checkpoint holds no offset of topics that this version can read",

@@ -27,7 +27,7 @@ from bk_spark.stream.admission import Backlog, HoldBack, TriggerLimits, admit_al
 from bk_spark.stream.positions import check_same_cluster
 from bk_spark.stream.watch import TRANSIENT
 from bk_spark.topics import offsets, tasks
-from bk_spark.topics.columns import columns_of
+from bk_spark.topics.columns import columns_of, decoded
 from bk_spark.topics.follow import TopicsFollower
 from bk_spark.topics.offsets import PartSeen, TopicOffset
 from bk_spark.topics.task_reader import read_topics
@@ -89,7 +89,8 @@ class TopicStreamReader(compat.StreamReaderBase):
         ends = self._ends(start, seen, limit)
         if ends is None:
             return start
-        self._last = offsets.to_json(TopicOffset(offset.cluster, ends, offset.published_from_ms))
+        schemas = self._versions(offset, ends)
+        self._last = offsets.to_json(TopicOffset(offset.cluster, ends, offset.published_from_ms, schemas))
         return self._last
 
     def getDefaultReadLimit(self) -> Any:
@@ -175,7 +176,7 @@ class TopicStreamReader(compat.StreamReaderBase):
     def _call(self, bookkeeper: BookKeeper, work: Callable[[TopicsFollower], Coroutine[Any, Any, T]]) -> Future[T]:
         if self._follower is None or self._follower[0] is not bookkeeper:
             self._forget_follower()
-            self._follower = bookkeeper, TopicsFollower(bookkeeper._inner, self.options)
+            self._follower = bookkeeper, TopicsFollower(bookkeeper._inner, self.options, decoded(self.columns))
         follower = self._follower[1]
         return bookkeeper.begin(lambda _: work(follower))
 
@@ -202,6 +203,14 @@ class TopicStreamReader(compat.StreamReaderBase):
         admission = admit_all(backlogs, TriggerLimits(None, None) if unlimited else bounded, self._served_first)
         self._served_first = admission.first
         return {topic: self._end(seen[topic], count, backlogs[topic]) for topic, count in admission.ends.items()}
+
+    def _versions(self, offset: TopicOffset, ends: Mapping[TopicName, MessageId]) -> Mapping[TopicName, int]:
+        """Return the versions of the schemas whose columns the query has. Those of topics that are read for the first
+        time are chosen now, so that they are in the checkpoint before a row is read."""
+        read = [topic for topic, end in ends.items() if offset.topics.get(topic, end) != end]
+        if not self._how.decodes or {topic.whole for topic in read} <= offset.schemas.keys():
+            return offset.schemas
+        return self._with_cluster(lambda follower: follower.versions(read, offset.schemas))[1]
 
     def _backlog(self, topic: TopicName, seen: PartSeen) -> Backlog:
         known = seen.backlog

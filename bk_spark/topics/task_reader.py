@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from bk_core.pulsar.messages.heads import Heads
 from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, committed, without
 from bk_core.pulsar.messages.rows import schema_of
 from bk_core.pulsar.messages.scan import Mask
+from bk_core.pulsar.values.topic_values import TopicValues
 from bk_spark.codecs.read_columns import ReadColumns
 from bk_spark.options.options import BkOptions
 from bk_spark.options.topic_options import TopicOptions
@@ -83,14 +85,21 @@ class TaskRows:
             self._look_back(part, maker, look_back)
         at = LedgerAt(ledger_id=wanted.ledger_id, log=wanted.log)
         for made in maker.rows(heads, part.bounds, self._kept(part, heads, is_compacted=is_compacted)):
-            yield self._columns.assemble(made.column, NO_ROWS, at)
+            yield self._columns.assemble(partial(self._column, made), NO_ROWS, at)
         for error in maker.take_reports():
             logger.warning("%s: left out (corruptEntries=skip)", error)
+
+    def _column(self, made: pa.RecordBatch, name: str) -> pa.Array:
+        """Return a column in Spark's type. Nanoseconds of timestamps are cut."""
+        column, kind = made.column(name), self._columns.kind(name)
+        return column if column.type == kind else column.cast(kind, safe=False)
 
     def _maker(self, part: TopicPart) -> RowMaker:
         name = str(part.topic)
         if name not in self._makers:
-            self._makers[name] = RowMaker(part.topic, schema_of(self._columns.data), self._decode)
+            values = None if part.schemas is None else TopicValues(part.schemas)
+            schema = schema_of(self._columns.data, None if values is None else values.columns)
+            self._makers[name] = RowMaker(part.topic, schema, self._decode, values)
         return self._makers[name]
 
     def _kept(self, part: TopicPart, heads: Heads, *, is_compacted: bool) -> Mask | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, PartitionPlan, TopicRange
+from bk_core.pulsar.model.schemas import TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_spark.options.options import BkOptions
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class TopicPart:
     """The facts about one topic or partition that a task needs. ``compacted`` are the ledgers of the compacted topic.
-    ``aborted`` and ``decided`` are those of :class:`PartitionPlan`. ``before`` are the ranges before the task's own,
-    the latest last."""
+    ``aborted``, ``decided`` and ``schemas`` are those of :class:`PartitionPlan`. ``before`` are the ranges before the
+    task's own, the latest last."""
 
     topic: TopicName
     bounds: Bounds
@@ -36,6 +37,7 @@ class TopicPart:
     aborted: frozenset[TxnId]
     decided: bool
     before: tuple[LedgerRange, ...] = ()
+    schemas: TopicSchemas | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def _with_parts(
 
 def _part(plan: PartitionPlan, before: tuple[LedgerRange, ...]) -> TopicPart:
     compacted = frozenset(each.ledger_id for each in plan.ranges if each.is_compacted)
-    return TopicPart(plan.topic, plan.bounds, compacted, plan.aborted, plan.decided, before)
+    return TopicPart(plan.topic, plan.bounds, compacted, plan.aborted, plan.decided, before, plan.schemas)
 
 
 def latest(

@@ -250,6 +250,17 @@ _OF_LOGICAL = {
 }
 
 
+_MS_MAX = (1 << 63) // 1000 - 1
+LIMITS = {
+    "time-millis": (0, 86_400_000 - 1),
+    "time-micros": (0, 86_400_000_000 - 1),
+    "timestamp-millis": (-_MS_MAX, _MS_MAX),
+    "local-timestamp-millis": (-_MS_MAX, _MS_MAX),
+}
+"""The least and the highest number of logical types that have fewer values than their numbers. Spark and most others
+have timestamps in microseconds, so a time in milliseconds must fit into these."""
+
+
 def arrow_type(node: Node) -> pa.DataType:
     """Return the Arrow type of a node's values. Everything inside is nullable, except keys of maps."""
     if node.logical == "decimal":

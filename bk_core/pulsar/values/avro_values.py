@@ -18,7 +18,16 @@ from bk_core.entries.batch import U8
 from bk_core.pulsar.messages.rows import spans, texts
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.values.avro_defaults import default_of
-from bk_core.pulsar.values.avro_schema import NO_DEFAULT, Field, Node, SchemaError, arrow_type, values_of, widened
+from bk_core.pulsar.values.avro_schema import (
+    LIMITS,
+    NO_DEFAULT,
+    Field,
+    Node,
+    SchemaError,
+    arrow_type,
+    values_of,
+    widened,
+)
 from bk_core.pulsar.values.decoded import Column, Items, Nulls, Numbers, Record, Spans, Union
 
 Made: TypeAlias = "tuple[pa.Array, Mask | None]"
@@ -32,7 +41,6 @@ _PROMOTED = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_DAY = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
 
 
 class UnresolvableError(ValueError):
@@ -100,18 +108,18 @@ def _leaf(reader: Node) -> Convert:
         return lambda column, data: (spans(data, column.begin, column.length), None)
     if reader.kind == "null":
         return lambda column, data: (pa.nulls(len(column)), None)
-    if reader.logical in _DAY:
-        day, wide = _DAY[reader.logical], kind.bit_width
-        return lambda column, data: _times(column, kind, day, np.int32 if wide == 32 else np.int64)
+    stored: Any = np.int32 if reader.kind == "int" else np.int64
+    if reader.logical in LIMITS:
+        limits = LIMITS[reader.logical]
+        return lambda column, data: _times(column, kind, limits, stored)
     if reader.logical:
-        stored: Any = np.int32 if kind.bit_width == 32 else np.int64
         return lambda column, data: (pa.array(column.values.astype(stored)).view(kind), None)
     to: Any = kind.to_pandas_dtype()
     return lambda column, data: (pa.array(column.values.astype(to)), None)
 
 
-def _times(column: Numbers, kind: pa.DataType, day: int, stored: Any) -> Made:
-    wrong = (column.values < 0) | (column.values >= day)
+def _times(column: Numbers, kind: pa.DataType, limits: tuple[int, int], stored: Any) -> Made:
+    wrong = (column.values < limits[0]) | (column.values > limits[1])
     return pa.array(np.where(wrong, 0, column.values).astype(stored)).view(kind), wrong if wrong.any() else None
 
 
@@ -322,4 +330,4 @@ def _as_member(convert: Convert, union: Node, branch: Node) -> Convert:
 def has_limits(node: Node) -> bool:
     """Return whether a type, or one inside it, has fewer values than its encoding."""
     inside = [each.node for each in node.fields] or node.branches
-    return node.logical == "decimal" or node.logical in _DAY or any(map(has_limits, inside))
+    return node.logical == "decimal" or node.logical in LIMITS or any(map(has_limits, inside))

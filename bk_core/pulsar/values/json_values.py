@@ -22,11 +22,10 @@ import pyarrow.compute as pc
 
 from bk_core.columns.json import rows as json_rows
 from bk_core.pulsar.messages.rows import spans
-from bk_core.pulsar.values.avro_schema import Node, arrow_type, values_of, widened
+from bk_core.pulsar.values.avro_schema import LIMITS, Node, arrow_type, values_of, widened
 from bk_core.pulsar.values.part import VALUE, Part, Places
 
 _BITS = {"int": 31, "long": 63}
-_DAY = {"time-millis": 86_400_000, "time-micros": 86_400_000_000}
 _NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
@@ -86,7 +85,7 @@ def _parsed(text: bytes) -> Any:
 
 def _has_limits(node: Node) -> bool:
     """Return whether Arrow accepts values for a type that it does not have."""
-    return node.kind in ("enum", "bytes", "fixed", "union") or node.logical in _DAY
+    return node.kind in ("enum", "bytes", "fixed", "union") or node.logical in LIMITS
 
 
 def _is_for_arrow(node: Node, *, outer: bool = True) -> bool:
@@ -100,7 +99,7 @@ def _is_for_arrow(node: Node, *, outer: bool = True) -> bool:
         return _is_for_arrow(node.inside, outer=False)
     if node.kind in ("map", "null"):
         return False
-    return outer or (node.kind not in ("enum", "bytes", "fixed") and node.logical not in _DAY)
+    return outer or (node.kind not in ("enum", "bytes", "fixed") and node.logical not in LIMITS)
 
 
 def _single(node: Node) -> Node:
@@ -139,9 +138,10 @@ def _converted(column: pa.Array, node: Node, name: str, problems: dict[int, str]
         return pc.if_else(pc.fill_null(outside, False), pa.scalar(None, column.type), column).cast(kind)
     if node.kind in ("bytes", "fixed"):
         return _of_base64(column, node, name, problems)
-    if node.logical in _DAY:
-        outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, _DAY[node.logical]))
-        _wrong(outside, f"{name} is no time of a day", problems)
+    if node.logical in LIMITS:
+        least, most = LIMITS[node.logical]
+        outside = pc.or_(pc.less(column, least), pc.greater(column, most))
+        _wrong(outside, f"{name} is outside the range of {node.logical}", problems)
         column = pc.if_else(pc.fill_null(outside, False), pa.scalar(0, column.type), column)
     return column if column.type == kind else column.cast(kind)
 
@@ -211,8 +211,9 @@ def _symbol(node: Node, value: Any) -> str:
 
 def _integer(node: Node, value: Any) -> int:
     _check(isinstance(value, int) and not isinstance(value, bool), node, value)
-    end = _DAY.get(node.logical, 1 << _BITS[node.kind])
-    _check((0 if node.logical in _DAY else -end) <= value < end, node, value)
+    end = 1 << _BITS[node.kind]
+    least, most = LIMITS.get(node.logical, (-end, end - 1))
+    _check(least <= value <= most, node, value)
     return int(value)
 
 

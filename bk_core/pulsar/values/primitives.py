@@ -18,6 +18,7 @@ import pyarrow as pa
 from bk_core.entries.batch import I64, U8
 from bk_core.pulsar.messages.rows import spans, texts
 from bk_core.pulsar.messages.scan import Mask
+from bk_core.pulsar.values.avro_schema import LIMITS
 from bk_core.pulsar.values.part import VALUE, Part, Places, complain
 
 _DAY_MS, _DAY_NS = 86_400_000, 86_400_000_000_000
@@ -45,8 +46,10 @@ def _boolean(raw: U8) -> tuple[pa.Array, Mask]:
     return pa.array(raw[:, 0] != 0), raw[:, 0] > 1
 
 
-def _moment(millis: I64) -> tuple[pa.Array, None]:
-    return pa.array(millis).view(pa.timestamp("ms", "UTC")), None
+def _moment(millis: I64) -> tuple[pa.Array, Mask]:
+    least, most = LIMITS["timestamp-millis"]
+    wrong = (millis < least) | (millis > most)
+    return pa.array(np.where(wrong, 0, millis)).view(pa.timestamp("ms", "UTC")), wrong
 
 
 def _time(millis: I64) -> tuple[pa.Array, None]:
