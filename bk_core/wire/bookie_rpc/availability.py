@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of a ledger that a bookie has, as Apache encodes them in the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
+"""Encodes the ids of the entries that a bookie has of a ledger, for the answer to GET_LIST_OF_ENTRIES_OF_LEDGER.
 
-A header of 64 bytes (i32 version 0, i32 number of groups, zeros), then 24 bytes for each group: i64 first, i64 last,
-i32 size, i32 period. A group stands for runs of ``size`` consecutive ids that begin at first, first + period, … last.
+The encoding is Apache's. It begins with a header of 64 bytes (i32 version 0, i32 number of groups, zeros). Then each
+group has 24 bytes: i64 first, i64 last, i32 size, i32 period. A group describes runs of ``size`` consecutive ids, which
+begin at first, first + period, … last.
 """
 
 from __future__ import annotations

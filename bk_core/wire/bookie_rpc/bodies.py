@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's entries, to be put into frames or taken out of them: pieces of one buffer, and the bytes before each
-piece."""
+"""Puts Apache's entries into frames and takes them out. The entries are pieces of one buffer, and may have a head,
+which is the bytes before each piece."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from bk_core.wire.bookie_rpc.columns import FEW_ROWS, U8, Ints, Piece, Rows, gat
 from bk_core.wire.bookie_rpc.frames import I64, Buffer
 
 COPY_BELOW_BYTES = 16 << 10
-"""Entries smaller than this are copied into one buffer with their frames; larger ones are sent from where they lie."""
+"""The average size in bytes from which entries are sent without a copy. Smaller entries are copied into one buffer
+together with their frames, because two more buffers for each entry cost more than the copy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bodies:
     """The bytes of some entries, in order. Entry k has the bytes ``heads[k]``, if there are heads, and then
     ``lengths[k]`` bytes of ``payload`` from ``offsets[k]`` on. ``offsets`` and ``lengths`` are int64; ``heads`` is a
-    matrix with one row for each entry. This is a view: the buffers must not change while it is used."""
+    matrix with one row for each entry. The object is a view, so the buffers must not change while it is used."""
 
     payload: memoryview
     offsets: I64
@@ -35,8 +36,8 @@ class Bodies:
 
     @classmethod
     def of_entries(cls, entries: Buffer, lengths: I64) -> Bodies:
-        """Make bodies of whole entries that lie one after the other. Raises InvalidArgumentError if the lengths do not
-        add up."""
+        """Make bodies of whole entries that follow each other in a buffer. Raises InvalidArgumentError if the sum of
+        the lengths is not the buffer's length."""
         lengths = np.asarray(lengths, dtype=np.int64)
         ends = lengths.cumsum()
         if int(lengths.sum()) != len(entries) or (lengths.size and int(lengths.min()) < 0):
@@ -62,11 +63,11 @@ class Bodies:
 
     @property
     def head_bytes(self) -> int:
-        """The bytes of each head; 0 if there are none."""
+        """The number of bytes in each head, or 0 if the entries have no heads."""
         return 0 if self.heads is None else int(self.heads.shape[1])
 
     def sizes(self) -> Ints:
-        """Return the bytes of each whole entry; for a single entry, one number."""
+        """Return the size of each whole entry in bytes. For a single entry, return an int."""
         return self.lengths + self.head_bytes if len(self) != 1 else int(self.lengths[0]) + self.head_bytes
 
     def slice(self, start: int, stop: int) -> Bodies:
@@ -75,8 +76,9 @@ class Bodies:
         return Bodies(self.payload, self.offsets[start:stop], self.lengths[start:stop], heads)
 
     def headers(self) -> I64:
-        """Return Apache's header of each entry, shape (n, 4): ledger id, entry id, LAC, ledger length. If an entry is
-        shorter than its header, all four are −1; a bookie refuses it. Offsets must ascend, as those of a burst do."""
+        """Return Apache's header of each entry as a matrix of shape (n, 4). The columns are ledger id, entry id, LAC
+        and ledger length. If an entry is shorter than a header, all four are −1, and a bookie refuses the entry. The
+        offsets must ascend, as those of a burst do."""
         if self.heads is not None:
             rows = np.ascontiguousarray(self.heads[:, :HEADER_BYTES])
             return rows.view(">i8").astype(np.int64)
@@ -90,29 +92,30 @@ class Bodies:
         return headers
 
     def joined(self) -> Buffer:
-        """Join the whole entries, as ``split_entries`` and frames with APACHE_BYTES need them."""
+        """Join the whole entries in one buffer. ``split_entries`` and frames with APACHE_BYTES need this form."""
         return join(Rows(len(self), self.head_pieces()), self, Rows(len(self), ()))
 
     def head_pieces(self) -> list[Piece]:
-        """Return the heads, as the last piece of the rows before the entries."""
+        """Return a list with the matrix of heads, or an empty list. It is the end of the pieces of the rows that
+        precede the entries."""
         return [] if self.heads is None else [self.heads]
 
     def pieces(self) -> Iterable[memoryview]:
-        """Return each entry's piece of the payload, as views."""
+        """Yield a view of each entry's piece of the payload."""
         begins = self.offsets.tolist()
         ends = (self.offsets + self.lengths).tolist()
         return map(self.payload.__getitem__, map(slice, begins, ends))
 
     def copies(self) -> list[bytes]:
-        """Copy each entry's piece of the payload; for small entries that is faster than a view."""
+        """Return a copy of each entry's piece of the payload. For small entries a copy is faster than a view."""
         begin = int(self.offsets.min())
         ends = self.offsets + self.lengths
         data = bytes(self.payload[begin : int(ends.max())])
         return [data[a:b] for a, b in zip((self.offsets - begin).tolist(), (ends - begin).tolist(), strict=True)]
 
     def matrix(self) -> U8 | None:
-        """Return the pieces as rows if all have the same length, otherwise None. The rows are a view if the pieces lie
-        at equal distances."""
+        """Return the pieces as the rows of a matrix, or None if their lengths differ. The matrix is a view if the
+        pieces begin at equal distances from each other."""
         width, count = int(self.lengths[0]), len(self)
         if (self.lengths != width).any():
             return None
@@ -124,8 +127,8 @@ class Bodies:
 
 
 def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
-    """Join everything in one buffer: for each entry its row of ``before``, which ends with the entry's head, its piece
-    of the payload, and its row of ``behind``."""
+    """Join rows and bodies in one buffer. Each entry contributes its row of ``before``, which ends with the entry's
+    head, then its piece of the payload, and then its row of ``behind``."""
     count = len(bodies)
     if not count:
         return b""
@@ -148,9 +151,9 @@ def join(before: Rows, bodies: Bodies, behind: Rows) -> Buffer:
 
 
 def scatter(before: Rows, bodies: Bodies, behind: Rows, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
-    """Make buffers for a gathering write of what :func:`join` would return. If entries have ``copy_below`` bytes or
-    more on average, each piece of the payload is a view, and there are two buffers for each entry. Otherwise everything
-    is one buffer."""
+    """Return the bytes of :func:`join` as buffers for a gathering write. If entries have ``copy_below`` bytes or more
+    on average, there are two buffers for each entry, and the one with the payload is a view. Otherwise there is only
+    one buffer."""
     count = len(bodies)
     if not count:
         return []

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of many frames at once: rows gathered from a buffer, protobuf's varints, and rows built from columns.
+"""Reads and writes the fields of many frames together. It gathers rows from a buffer, converts protobuf's varints, and
+builds rows from columns.
 
-A *row* is the fixed part of one frame. Rows of one width form a matrix of bytes, so a field costs a few operations of
-numpy for all frames together. Rows whose varints differ in width are grouped by their widths first.
+A *row* is the fixed part of one frame. Rows of one width form a matrix of bytes, so a few operations of numpy handle a
+field of all frames. Rows whose varints differ in width are first grouped by these widths.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Ints: TypeAlias = int | I64 | U64
 
 VARINT_BYTES_MAX = 10
 WORD = 8
-FEW_ROWS = 12  # for up to this many rows a loop in Python costs less than numpy's fixed cost
+FEW_ROWS = 12  # for up to 12 rows a loop in Python costs less than numpy's fixed cost
 
 # Decoding moves the 7-bit groups of up to 8 varint bytes together, in three steps of doubled width; encoding moves them
 # apart.
@@ -38,14 +39,14 @@ _WIDER_FROM = np.array([1 << 7 * k for k in range(1, VARINT_BYTES_MAX)], dtype=n
 
 
 def windows(raw: U8, width: int) -> npt.NDArray[np.void]:
-    """View every piece of ``width`` bytes of a buffer as one item. Only indexing copies, with one move for each
-    item."""
+    """Return a view of a buffer in which item k is the ``width`` bytes from position k on. Only indexing copies bytes,
+    with one move for each item."""
     return np.ndarray((max(0, raw.size - width + 1),), f"V{width}", raw, 0, (1,))
 
 
 def gather(raw: U8, at: I64, width: int) -> U8:
-    """Copy ``width`` bytes from each position on, one row each. Positions ascend. Bytes after the buffer's end are
-    0."""
+    """Return a matrix with a copy of the ``width`` bytes from each position on, one row for each position. The
+    positions must ascend. Bytes beyond the buffer's end are 0."""
     whole = int(at.searchsorted(raw.size - width, side="right"))
     if whole == at.size:
         return windows(raw, width)[at].view(np.uint8).reshape(-1, width)
@@ -63,7 +64,7 @@ def column(rows: U8, at: int, dtype: str) -> npt.NDArray[np.int64]:
 
 def decode_varints(rows: U8, at: int, width: int) -> U64:
     """Decode the varints of ``width`` bytes at byte ``at`` of each row. If ``width`` exceeds 2, the rows must be
-    contiguous and have 8 bytes from ``at`` on. Continuation bits are not checked: the caller has compared them."""
+    contiguous and have 8 bytes from ``at`` on. Continuation bits are not checked here; the caller has compared them."""
     values: U64
     if width <= 2:
         values = rows[:, at].astype(np.uint64)
@@ -77,12 +78,12 @@ def decode_varints(rows: U8, at: int, width: int) -> U64:
 
 
 def varint_width(value: int) -> int:
-    """Return how many bytes the varint of a number has; ten for a negative number, which counts as unsigned."""
+    """Return the number of bytes in the varint of a number. A negative number is encoded as unsigned and has ten."""
     return VARINT_BYTES_MAX if value < 0 else max(1, (value.bit_length() + 6) // 7)
 
 
 def only(values: Ints) -> int:
-    """Return the number, or the only number of an array."""
+    """Return an int unchanged, or the only item of an array."""
     return values if isinstance(values, int) else int(values[0])
 
 
@@ -107,7 +108,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes) -> int:
-    """Decode a varint to an unsigned number of 64 bits. ``data`` is the whole varint and nothing else."""
+    """Decode a varint to an unsigned number of 64 bits. ``data`` must be exactly one varint."""
     if len(data) == 1:
         return data[0]
     if len(data) == 2:
@@ -120,7 +121,8 @@ def decode_varint(data: bytes) -> int:
 
 @dataclass(slots=True)
 class Varint:
-    """A varint in each row: uint64 values, and their widths, as one number if all rows have the same width."""
+    """A varint in each row. ``values`` is uint64. ``width`` is the number of bytes of each varint, as one int if all
+    rows have the same width."""
 
     values: U64
     width: int | I64
@@ -130,7 +132,8 @@ Piece: TypeAlias = bytes | U8 | Varint
 
 
 def varint(values: Ints) -> bytes | Varint:
-    """Make a piece of rows from varints: the same varint in each row, or one for each row."""
+    """Make a piece of rows from numbers. One number becomes the same varint in each row, and an array becomes one
+    varint for each row."""
     if isinstance(values, int):
         return encode_varint(values)
     if values.size == 1:
@@ -145,7 +148,7 @@ def varint(values: Ints) -> bytes | Varint:
 
 
 def width_of(*pieces: Piece) -> int | I64:
-    """Return the bytes of some pieces together, as one number if all rows have the same."""
+    """Return the total width of some pieces in bytes, as one int if it is the same in all rows."""
     return sum((_width(piece) for piece in pieces), 0)
 
 
@@ -156,8 +159,9 @@ def _width(piece: Piece) -> int | I64:
 
 
 class Rows:
-    """Rows that were built from pieces. If all rows are the same, ``same`` is that row. If there are few, ``few`` holds
-    them. Otherwise each of ``groups`` has positions and a matrix; None for the positions stands for all rows."""
+    """Rows that were built from pieces. If all rows are equal, ``same`` is that row. If there are at most FEW_ROWS,
+    ``few`` is the list of rows. Otherwise each of ``groups`` has the positions of some rows and the matrix of these
+    rows; positions of None mean all rows."""
 
     __slots__ = ("count", "few", "groups", "same")
 
@@ -185,14 +189,14 @@ class Rows:
             self.groups.append((at, _matrix(at.size, [_taken(piece, at) for piece in pieces])))
 
     def matrix(self) -> U8 | None:
-        """Return all rows as a matrix if they have the same width, otherwise None. Rows that are all the same become
-        one row."""
+        """Return all rows as a matrix, or None if there are few rows or their widths differ. If all rows are equal, the
+        matrix has one row."""
         if self.same is not None:
             return np.frombuffer(self.same or b"\0", dtype=np.uint8)[: len(self.same)].reshape(1, -1)
         return self.groups[0][1] if self.few is None and self.groups[0][0] is None else None
 
     def joined(self) -> bytes:
-        """Join all rows."""
+        """Return all rows, joined."""
         if self.same is not None:
             return self.same * self.count
         if self.few is not None:
@@ -210,7 +214,7 @@ class Rows:
         return out.tobytes()
 
     def listed(self) -> list[bytes]:
-        """Return each row as bytes of its own."""
+        """Return the rows as a list of bytes."""
         if self.same is not None:
             return [self.same] * self.count
         if self.few is not None:
@@ -236,7 +240,7 @@ def _of_row(piece: Piece, k: int) -> bytes:
 
 
 def _taken(piece: Piece, at: I64) -> Piece:
-    """Return the piece for the rows at some positions, whose varints have the same widths."""
+    """Return the part of a piece for the rows at some positions. The varints of these rows must have the same width."""
     if isinstance(piece, bytes):
         return piece
     if isinstance(piece, Varint):

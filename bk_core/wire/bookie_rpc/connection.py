@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what one connection receives, burst by burst: the version of the protocol, and the contents of the frames."""
+"""Reads the bytes that one connection receives, burst by burst. It finds the version of the protocol and the contents
+of the frames."""
 
 from __future__ import annotations
 
@@ -36,11 +37,10 @@ _ANSWERS: Mapping[int, type[AddAnswers | ReadAnswers]] = {ADD: AddAnswers, READ:
 
 
 class RequestReader:
-    """Reads the requests of one connection to a bookie.
-
-    States: version 3, until a frame comes that is no message of version 3; then version 2, for good. Apache's bookies
-    do the same: there is no negotiation. A frame that begins with a byte below 8 cannot be a message, because protobuf
-    has no field 0; a request of version 2 begins with 0 to 2.
+    """Reads the requests of one connection to a bookie. A connection has version 3 until a frame comes that is not a
+    message of version 3. From then on it has version 2. Apache's bookies do the same, because the protocol has no
+    negotiation. A frame that begins with a byte below 8 cannot be a message of version 3, because protobuf has no field
+    0; a request of version 2 begins with 0 to 2.
     """
 
     __slots__ = ("_limit", "_v3", "version")
@@ -51,8 +51,8 @@ class RequestReader:
         self._v3: MessageReader[Single | BatchRead] = MessageReader(v3.REQUESTS, v3.read_request)
 
     def read(self, received: Buffer) -> Burst:
-        """Read the requests in a receive buffer. The caller keeps the bytes after ``used`` and appends to them. Never
-        raises: an error is ``fault``, or the status of one request."""
+        """Read the requests in a receive buffer. The caller keeps the bytes after ``used`` and appends further bytes to
+        them. This never raises. An error becomes the ``fault``, or the status of one request."""
         buffer = memoryview(received)
         if _is_one_frame(buffer, self._limit):
             row, read_one = [0] * REQUEST_ROWS, v3.read_request if self.version == 3 else v2.read_request
@@ -60,7 +60,7 @@ class RequestReader:
                 other = read_one(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
                 return Items([_REQUESTS[row[KIND]](buffer, row) if other is None else other], len(buffer))
             except RemoteProtocolError:
-                pass  # it is read again below, which turns to version 2 or makes the fault
+                pass  # the code below reads the frame again, and turns to version 2 or makes the fault
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, REQUEST_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
@@ -69,7 +69,7 @@ class RequestReader:
         if self.version == 3:
             others, fault, end = self._v3.read(given)
             if fault is not None:
-                # Frames that were read ahead as version 3 begin with a byte above 7, and so are no run of version 2.
+                # Frames that were already read as version 3 begin with a byte above 7, so they are no run of version 2.
                 self.version = 2
         if self.version == 2:
             more, fault, end = v2.read_requests_of(given, end)
@@ -78,8 +78,8 @@ class RequestReader:
 
 
 class AnswerReader:
-    """Reads the answers on one connection of a client. The client knows its ``version``, 3 or 2. With TLS, a client of
-    version 2 sets it after the answer to START_TLS, which is a message of version 3."""
+    """Reads the answers on one connection of a client. The client sets ``version`` to 3 or 2. With TLS, a client of
+    version 2 sets it only after the answer to START_TLS, which is a message of version 3."""
 
     __slots__ = ("_limit", "_v3", "version")
 
@@ -89,8 +89,9 @@ class AnswerReader:
         self._v3: MessageReader[WireAnswer] = MessageReader(v3.ANSWERS, v3.read_answer)
 
     def read(self, received: Buffer) -> Replies:
-        """Read the answers in a receive buffer. The caller keeps the bytes after ``used`` and appends to them. Never
-        raises: after a ``fault`` no further answer of this bookie counts, and unanswered requests are UNKNOWN."""
+        """Read the answers in a receive buffer. The caller keeps the bytes after ``used`` and appends further bytes to
+        them. This never raises. After a ``fault`` no further answer on the connection counts, and unanswered requests
+        are UNKNOWN."""
         buffer = memoryview(received)
         if self.version == 3 and _is_one_frame(buffer, self._limit):
             row = [0] * ANSWER_ROWS
@@ -98,7 +99,7 @@ class AnswerReader:
                 other = v3.read_answer(buffer[LENGTH_BYTES:], LENGTH_BYTES, 0, row)
                 return Items([_ANSWERS[row[KIND]](buffer, row) if other is None else other], len(buffer))
             except RemoteProtocolError:
-                pass  # it is read again below, which makes the fault
+                pass  # the code below reads the frame again and makes the fault
         cut = frames(buffer, self._limit)
         rows = empty_rows(cut.offsets.size, ANSWER_ROWS)
         given = CutFrames(buffer, cut.offsets, cut.lengths, rows)
@@ -111,14 +112,15 @@ class AnswerReader:
 
 
 def _is_one_frame(buffer: memoryview, limit: int) -> bool:
-    """Return whether exactly one whole frame came. A client that waits for each answer sends one frame at a time, and
-    numpy's arrays of one item cost more than the frame."""
+    """Return whether the buffer is exactly one whole frame. A client that waits for each answer sends one frame at a
+    time. Such a frame is read without arrays, because arrays of one item would cost more time than the frame itself."""
     size = len(buffer)
     return LENGTH_BYTES < size <= limit and int.from_bytes(buffer[:LENGTH_BYTES], "big") == size - LENGTH_BYTES
 
 
 def _rest(cut: Frames, fault: RemoteProtocolError | None, end: int) -> tuple[int, RemoteProtocolError | None]:
-    """Return how many bytes were used, and the fault: that of frame ``end``, or of the one after all frames."""
+    """Return how many bytes were used, and the fault. The fault is that of frame ``end``, or that of the frame after
+    the last whole frame."""
     if fault is not None:
         return int(cut.offsets[end]) - LENGTH_BYTES, fault
     return cut.used, cut.fault

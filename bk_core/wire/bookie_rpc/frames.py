@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the bytes that a connection received into frames: a length (u32, big-endian), then as many bytes."""
+"""Cuts the bytes that a connection received into frames. A frame is a length (u32, big-endian) followed by that number
+of bytes."""
 
 from __future__ import annotations
 
@@ -19,17 +20,18 @@ FRAME_BYTES_MAX = 5 << 20
 
 LENGTH_BYTES = 4
 _LENGTH = struct.Struct(">I")
-_EQUAL_MIN = 16  # the fewest equal frames in a row that are cut by numpy
-_LOOP_MIN = 64  # how many frames are cut one by one before the next look for equal ones
+_EQUAL_MIN = 16  # the minimum number of frames of equal length in a row that numpy cuts
+_LOOP_MIN = 64  # the number of frames that are cut one by one before the next search for equal frames
 _LOOP_MAX = 4096
 
 
 class Frames(NamedTuple):
     """The whole frames at the beginning of a buffer.
 
-    ``offsets`` and ``lengths`` are int64, with one item for each frame: where its content begins in the buffer, after
-    the length field, and how many bytes the content has. ``used`` is where the rest begins, which is less than one
-    frame. With a ``fault`` the frames are those before the bad one, and the connection must be dropped.
+    ``offsets`` and ``lengths`` are int64, with one item for each frame. The offset is the position in the buffer at
+    which the frame's content begins, after the length field. The length is the number of bytes of the content. ``used``
+    is the position of the rest, which is less than one frame. If there is a ``fault``, the frames are those before the
+    bad frame, and the connection must be dropped.
     """
 
     offsets: I64
@@ -39,8 +41,9 @@ class Frames(NamedTuple):
 
 
 def frames(buffer: Buffer, limit: int = FRAME_BYTES_MAX) -> Frames:
-    """Cut a buffer into frames. A frame of more than ``limit`` bytes, its length field included, is the fault. The
-    length alone shows it, so bytes of it need not be kept. Equal frames cost a few nanoseconds each, others 0.1 µs."""
+    """Cut a buffer into frames. A frame of more than ``limit`` bytes, its length field included, makes the fault. Its
+    length field is enough for that, so the caller need not receive its content. Frames of equal length cost a few
+    nanoseconds each, all other frames 0.1 µs."""
     view, size = memoryview(buffer), len(buffer)
     parts: list[I64] = []  # offsets of frames of equal length
     loose: list[int] = []  # offsets of the frames after these, which were cut one by one
@@ -75,8 +78,8 @@ def frames(buffer: Buffer, limit: int = FRAME_BYTES_MAX) -> Frames:
 
 
 def _equal_frames(view: memoryview, at: int, size: int, limit: int) -> tuple[int, int]:
-    """Return how many frames of one length follow each other from ``at`` on, 0 if they are too few for numpy, and the
-    bytes of each with its length field."""
+    """Return how many frames of one length follow each other from ``at`` on, and the size of each in bytes with its
+    length field. Return 0, 0 if there are fewer than _EQUAL_MIN."""
     if at + LENGTH_BYTES > size:
         return 0, 0
     length = _LENGTH.unpack_from(view, at)[0]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads many protobuf messages of the same layout at once.
+"""Reads many protobuf messages of the same layout together, in columns.
 
-Protobuf leaves the order of fields and the width of numbers to the writer, and each writer has habits of its own. So
-the reader learns a *layout* from one message: which bytes are constant, where the varints are and how wide, where the
-entry lies. It compares all other messages with the layout, byte by byte in a matrix, and reads those that have it in
-columns. Then it reads one of the others with protobuf, learns the layout of that one, and so on. A layout decides
-nothing by itself: its first message was read by protobuf, and a message that differs in any byte that is not data has
-another layout.
+Protobuf leaves the order of fields and the width of numbers to the writer, and most messages of one writer look alike.
+So the reader learns a *layout* from one message. A layout says which bytes are constant, where the varints are and how
+wide, and where the entry is. The reader compares all other messages with the layout, byte by byte in a matrix, and
+reads the messages that have this layout in columns. Then it reads one of the remaining messages with protobuf, learns
+the layout of that message, and repeats this. The result is always that of protobuf, because protobuf has read the first
+message of each layout, and a message that differs in any byte that is not data has another layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bk_core.wire.bookie_rpc.runs import (
     read_singly,
 )
 
-LAYOUTS_A_BURST = 16  # each layout is compared with all frames that are left
+LAYOUTS_A_BURST = 16  # limits the work, because each layout is compared with all frames that are left
 LAYOUTS_KEPT = 32
 _PREFIX_MAX, _SUFFIX_MAX = 160, 48
 _TXN_FIELD = 3
@@ -43,18 +43,19 @@ T = TypeVar("T")
 
 
 class Grammar(NamedTuple):
-    """The message of one kind, inside a request or an answer. It says which fields are data; all others are
-    constants."""
+    """Describes the inner message of one kind of request or answer. It says which fields are data. All other fields are
+    constants of a layout."""
 
     tag: bytes
     numbers: Mapping[int, int]  # field → row of the matrix
-    entry: int = 0  # the field with the entry; 0: it has none
+    entry: int = 0  # the field with the entry; 0: the message has no entry
     key: int = 0  # the field with the ledger key
     key_at: int = 0  # the row that gets the key's position
 
 
 class Field(NamedTuple):
-    """A varint of a layout: the row of the matrix, the first byte, the width."""
+    """A varint of a layout. ``row`` is the row of the matrix that gets its value. The varint begins at byte ``at`` and
+    has ``width`` bytes."""
 
     row: int
     at: int
@@ -62,7 +63,8 @@ class Field(NamedTuple):
 
 
 class _Part:
-    """Consecutive bytes of a layout: the constant ones, and the varints among them."""
+    """Consecutive bytes of a layout. It holds the constant bytes, and ``fields``, which are the varints between
+    them."""
 
     __slots__ = ("fields", "mask", "mask_words", "padded", "value", "value_words", "width")
 
@@ -78,7 +80,7 @@ class _Part:
         self.value_words = np.frombuffer(value, dtype=np.uint64)
 
     def differs(self, rows: U8) -> Mask | None:
-        """Return which rows have other constants, or None if no row has."""
+        """Return a mask of the rows whose constant bytes differ from this part's, or None if no row differs."""
         wrong = rows.view(np.uint64) ^ self.value_words
         wrong &= self.mask_words
         if not wrong.any():
@@ -87,9 +89,11 @@ class _Part:
 
 
 class MessageLayout:
-    """One layout: ``prefix`` is everything before the entry, ``suffix`` everything after it. ``key`` is the row that
-    gets the ledger key's position, and that position, from the beginning of the message or, if negative, from its end.
-    ``constants`` are the rows of the matrix whose value is the same in all messages of the layout, with that value."""
+    """The layout of a message. ``prefix`` is everything before the entry, and ``suffix`` everything after it. ``key``
+    is a pair: the row of the matrix that gets the ledger key's position, and the position in the message, which counts
+    from the message's end if it is negative. ``constants`` are pairs: a row of the matrix, and the value that it has
+    for all messages of the layout. ``outer`` and ``entry_length`` are the length fields of the inner message and of the
+    entry."""
 
     __slots__ = ("constants", "entry_length", "key", "outer", "prefix", "suffix")
 
@@ -106,7 +110,7 @@ class MessageLayout:
         self.entry_length, self.key, self.constants = entry_length, key, constants
 
     def fits(self, data: memoryview, begin: int, length: int) -> bool:
-        """Return whether one frame seems to have this layout; only :meth:`read` is certain."""
+        """Return whether one frame seems to have this layout. Only :meth:`read` compares all bytes."""
         prefix, suffix = self.prefix, self.suffix
         if int.from_bytes(data[begin : begin + prefix.width], "little") & prefix.mask != prefix.value:
             return False
@@ -144,7 +148,8 @@ class MessageLayout:
         return np.empty(0, dtype=np.int64)
 
     def _read_some(self, right: Mask, wrong: Mask, given: tuple[U8, I64, I64, I64, I64]) -> I64:
-        """Read the frames that are right so far. Some of them may still turn out to be wrong in their suffix."""
+        """Read the frames that have this layout so far. :meth:`read` may still find a difference in their suffix.
+        Return the positions of the frames that have another layout."""
         raw, begins, lengths, numbers, rows = given
         left = np.flatnonzero(wrong)
         if left.size == wrong.size:
@@ -175,7 +180,7 @@ class _Unusual(Exception):
 
 
 class _Learner:
-    """Walks through one message that protobuf has read, and notes which of its bytes are data."""
+    """Parses one message that protobuf has read, and notes which of its bytes are data."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -185,7 +190,7 @@ class _Learner:
         self.key: tuple[int, int] | None = None
 
     def varint(self, at: int) -> tuple[int, int]:
-        """Return the value of the varint at ``at``, and its end."""
+        """Return the value of the varint at ``at``, and the position after it."""
         value = 0
         for k in range(VARINT_BYTES_MAX):
             if at + k >= len(self.data):
@@ -197,14 +202,14 @@ class _Learner:
         raise _Unusual
 
     def is_data(self, at: int, end: int) -> None:
-        """Note a varint as data. Only its continuation bits stay constant, and its tenth byte, whose upper bits
-        protobuf may check."""
+        """Mark the varint from ``at`` to ``end`` as data. Constant are only its continuation bits, and its tenth byte,
+        because protobuf may check the upper bits of that byte."""
         for k in range(at, min(end, at + VARINT_BYTES_MAX - 1)):
             self.mask[k] = 0x80
 
     def message(self, at: int, end: int, grammar: Grammar) -> None:
-        """Walk through the fields from ``at`` to ``end``. If a field comes twice, the second is filled in later, and so
-        counts, as with protobuf."""
+        """Parse the fields from ``at`` to ``end``. If a field comes twice, its second value overwrites the first, as
+        with protobuf."""
         while at < end:
             tag, at = self.varint(at)
             field, wire_type = tag >> 3, tag & 7
@@ -235,7 +240,7 @@ class _Learner:
         return end
 
     def layout(self, grammar: Grammar, row: I64) -> MessageLayout:
-        """Return the layout of this message, whose column of the matrix is ``row``."""
+        """Return the layout of this message. ``row`` is the message's column of the matrix."""
         data = self.data
         if data[:1] != _HEADER_TAG:
             raise _Unusual
@@ -280,8 +285,8 @@ def learn(data: bytes, grammar: Grammar, row: I64) -> MessageLayout | None:
 
 
 class MessageReader(Generic[T]):
-    """Reads the messages of one connection in one direction. It keeps the layouts that it has learnt; ``read_one``
-    reads one message with protobuf."""
+    """Reads the messages of one connection in one direction. It keeps up to LAYOUTS_KEPT layouts. ``read_one`` reads
+    one message with protobuf."""
 
     __slots__ = ("_grammars", "_known", "_read_one")
 
@@ -291,7 +296,7 @@ class MessageReader(Generic[T]):
         self._known: list[MessageLayout] = []
 
     def read(self, cut: CutFrames) -> Found[T]:
-        """Read all frames."""
+        """Read all frames into their columns, and return the result as :data:`~bk_core.wire.bookie_rpc.runs.Found`."""
         buffer, begins, lengths, rows = cut
         raw = np.frombuffer(buffer, dtype=np.uint8)
         others: list[T] = []
@@ -317,7 +322,8 @@ class MessageReader(Generic[T]):
         return others + found, fault, end
 
     def _seems(self, buffer: memoryview, begin: int, length: int) -> MessageLayout | None:
-        """Return a learnt layout that one frame seems to have. The layout that was used last is tried first."""
+        """Return a learnt layout that one frame seems to have, or None. The layout that was used last is tried
+        first."""
         for at, layout in enumerate(self._known):
             if layout.fits(buffer, begin, length):
                 if at:

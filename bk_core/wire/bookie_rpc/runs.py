@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contents of a burst of frames. Adds, reads and their answers are runs in columns; all others are single messages.
-Both versions of the protocol give the same types.
+"""Defines the contents of a burst of frames. Adds, reads and their answers are runs in columns, and all other frames
+are single messages. Both versions of the protocol use these types.
 
-A run is a matrix of int64, with a row for each field and a column for each frame, over the receive buffer. Positions in
-the matrix are positions in that buffer. A run is a view: the buffer must not change while it is used. If a frame came
-alone, its column is a list of numbers, which becomes an array only when a caller asks for one.
+A run is a matrix of int64, with a row for each field and a column for each frame. It refers to the receive buffer:
+positions in the matrix are positions in that buffer, which must not change while the run is used. If a frame came
+alone, its column is a list of numbers, which becomes an array only when a caller needs an array.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 ABSENT = -(1 << 63)
-"""The value of ``MAX_LAC`` and ``LAC_TIME`` if the answer has no such field."""
+"""The value of the rows ``MAX_LAC`` and ``LAC_TIME`` for an answer without these fields."""
 
 T = TypeVar("T")
 
-FEW_FRAMES = 12  # up to this many frames are read one by one, which costs less than numpy's fixed cost
+FEW_FRAMES = 12  # up to 12 frames are read one by one, which costs less than numpy's fixed cost
 
 OTHER, ADD, READ = 0, 1, 2
 
@@ -43,12 +43,13 @@ Column: TypeAlias = I64 | list[int]
 
 
 LoneAdd: TypeAlias = tuple[int, int, int, bool, bytes, memoryview]
-"""An add that came alone: the number that its answer repeats, the ledger id and the entry id for its answer, whether it
-is a recovery add, the ledger key, and the entry, as a view of the receive buffer."""
+"""An add that came alone. The items are the number that the answer repeats, the ledger id and the entry id for the
+answer, whether it is a recovery add, the ledger key, and the entry as a view of the receive buffer."""
 
 
 class Run:
-    """The fields that all runs have. Each is an array with one item for each frame, int64 unless said otherwise."""
+    """The base class of runs, with the fields that all runs have. Each field is an array with one item for each frame,
+    int64 unless its docstring gives another type."""
 
     __slots__ = ("_alone", "_matrix", "buffer")
 
@@ -76,12 +77,13 @@ class Run:
 
     @property
     def frames(self) -> I64:
-        """The number of each frame in the burst, from 0."""
+        """The position of each frame in the burst, from 0 on."""
         return self._column(FRAME)
 
     @property
     def txns(self) -> U64:
-        """The number that the answer repeats, uint64: in version 3 the transaction, in version 2 the version byte."""
+        """The number that the answer repeats, as uint64. It is the transaction in version 3, and the version byte in
+        version 2."""
         return self._column(TXN).view(np.uint64)
 
     @property
@@ -106,28 +108,28 @@ class _WithBodies(Run):
 
     @property
     def body_offsets(self) -> I64:
-        """Where each entry begins in the buffer."""
+        """The position in the buffer at which each entry begins."""
         return self._column(BODY_AT)
 
     @property
     def body_lengths(self) -> I64:
-        """The bytes of each entry; −1 if an answer has no entry."""
+        """The size of each entry in bytes, or −1 for an answer without an entry."""
         return self._column(BODY_BYTES)
 
     def bodies(self) -> Bodies:
-        """Return the entries. Every frame of this run must have one."""
+        """Return the entries. Every frame of this run must have an entry."""
         return Bodies(self.buffer, self.body_offsets, self.body_lengths)
 
 
 class AddRun(_WithBodies):
-    """Normal adds and recovery adds. ``ledger_ids`` and ``entry_ids`` route and label the answer; the entry is stored
-    under the ids inside it (``bodies().headers()``)."""
+    """A run of normal adds and recovery adds. ``ledger_ids`` and ``entry_ids`` route and label the answer. The bookie
+    stores each entry under the ids in the entry itself (``bodies().headers()``)."""
 
     __slots__ = ()
 
     @property
     def alone(self) -> LoneAdd | None:
-        """The add without arrays, if it came alone; otherwise None."""
+        """The add as a tuple without arrays, or None if it did not come alone."""
         row = self._alone
         if row is None:
             return None
@@ -136,26 +138,26 @@ class AddRun(_WithBodies):
 
     @property
     def recovery(self) -> I64:
-        """1 for a recovery add, otherwise 0."""
+        """The kind of each add: 1 for a recovery add, 0 for a normal add."""
         return self._column(RECOVERY)
 
     @property
     def write_flags(self) -> I64:
-        """Bit 0: DEFERRED_SYNC."""
+        """The flags of each add. Bit 0 is DEFERRED_SYNC."""
         return self._column(WRITE_FLAGS)
 
     @property
     def key_offsets(self) -> I64:
-        """Where each ledger key begins in the buffer."""
+        """The position in the buffer at which each ledger key begins."""
         return self._column(KEY_AT)
 
     @property
     def key_lengths(self) -> I64:
-        """The bytes of each ledger key. Java clients send 20; other clients may send any number."""
+        """The size of each ledger key in bytes. Java clients send 20 bytes; other clients may send any number."""
         return self._column(KEY_BYTES)
 
     def keys(self) -> U8 | None:
-        """Return the ledger keys as rows if all have the same length, otherwise None."""
+        """Return the ledger keys as the rows of a matrix, or None if their lengths differ or are 0."""
         width = int(self.key_lengths[0]) if len(self) else 0
         if not width or (self.key_lengths != width).any():
             return None
@@ -163,13 +165,13 @@ class AddRun(_WithBodies):
 
 
 class ReadRun(Run):
-    """Plain reads: without a fence and without waiting. An entry id of −1 asks for the last entry."""
+    """A run of plain reads, which neither fence nor wait. An entry id of −1 requests the last entry."""
 
     __slots__ = ()
 
 
 class AddAnswers(Run):
-    """Answers to adds. If a bookie refused an add without looking at it, both ids are −1."""
+    """A run of answers to adds. If a bookie's refusal carries no ids, both ids are −1."""
 
     __slots__ = ()
 
@@ -180,7 +182,7 @@ class AddAnswers(Run):
 
 
 class ReadAnswers(_WithBodies):
-    """Answers to reads. If a bookie refused a read without looking at it, both ids are −1."""
+    """A run of answers to reads. If a bookie's refusal carries no ids, both ids are −1."""
 
     __slots__ = ()
 
@@ -191,16 +193,15 @@ class ReadAnswers(_WithBodies):
 
     @property
     def max_lacs(self) -> I64:
-        """The LAC that the bookie knows; ABSENT if the answer has none."""
+        """The LAC that the bookie has recorded for the ledger, or ABSENT if the answer has none."""
         return self._column(MAX_LAC)
 
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A request that is handled by itself: a fencing read, a long poll, everything but adds and plain reads.
-
-    In a request of version 2, ``header.txnId`` is the version byte. Unless ``status`` is EOK, the request must be
-    refused: answer with ``refusal(single)`` of its version, and do nothing else.
+    """A request that does not belong to a run, such as a fencing read or a long poll. Only adds and plain reads are in
+    runs. In a request of version 2, ``header.txnId`` is the version byte. If ``status`` is not EOK, the bookie must
+    refuse the request: it answers with ``refusal(single)`` of the request's version, and does nothing else.
     """
 
     frame: int
@@ -211,7 +212,7 @@ class Single:
 @dataclass(frozen=True, slots=True)
 class BatchRead:
     """A request for consecutive entries, which only version 2 has. If ``max_count`` or ``max_bytes`` is ≤ 0, the client
-    sets no such limit. ``key`` is given only with a fence."""
+    sets no such limit. ``key`` is present only in a fencing read."""
 
     frame: int
     version: int
@@ -262,10 +263,10 @@ Reply: TypeAlias = AddAnswers | ReadAnswers | WireAnswer | BatchAnswer
 
 
 class Items(NamedTuple, Generic[T]):
-    """The items of a burst: requests on a bookie, answers on a client. Between two single messages there is at most one
-    run of adds and one of reads: adds keep their order among themselves, and so do reads. ``used`` bytes of the buffer
-    were read. If there is a ``fault``, the connection must be dropped after ``items``, which came before it, are
-    handled."""
+    """The items of a burst, which are requests on a bookie and answers on a client. Between two single messages there
+    are at most one run of adds and one run of reads. Adds keep their order among adds, and reads among reads. ``used``
+    is the number of bytes that were read. If there is a ``fault``, the caller must handle ``items``, which came before
+    it, and then drop the connection."""
 
     items: list[T]
     used: int
@@ -277,14 +278,15 @@ Replies: TypeAlias = Items[Reply]
 
 
 def empty_rows(count: int, rows: int) -> I64:
-    """Make the matrix of ``count`` frames, which holds only their numbers."""
+    """Make the matrix for ``count`` frames. Its row FRAME has the frames' numbers; all other rows are 0."""
     made = np.zeros((rows, count), dtype=np.int64)
     made[FRAME] = np.arange(count)
     return made
 
 
 class CutFrames(NamedTuple):
-    """Frames whose content is to be read into a matrix, with one column for each frame."""
+    """Frames in a buffer, and the matrix into which their fields are read. Frame k has ``lengths[k]`` bytes from
+    ``begins[k]`` on, and its fields go into column k of ``rows``."""
 
     buffer: memoryview
     begins: I64
@@ -293,17 +295,18 @@ class CutFrames(NamedTuple):
 
 
 Found: TypeAlias = tuple[list[T], RemoteProtocolError | None, int]
-"""The result of reading frames: the items of the frames of kind OTHER, in order; the fault of a frame that cannot be
-read, or None; and the number of that frame, or the count of all frames. Columns from that number on mean nothing."""
+"""The result of reading frames. The first part is the items of the frames of kind OTHER, in order. The second is the
+fault of a frame that cannot be read, or None. The third is the number of that frame, or the count of all frames;
+columns from that number on are not valid."""
 
 ReadOne: TypeAlias = Callable[[memoryview, int, int, Column], T | None]
-"""Reads one frame. The arguments are the frame's content, where the content begins in the buffer, the frame's number,
-and its column of the matrix, which is zero except for FRAME. Fills the column and returns None, or returns an item.
-Raises RemoteProtocolError for a frame that cannot be read."""
+"""A function that reads one frame. The arguments are the frame's content, the position of the content in the buffer,
+the frame's number, and its column of the matrix, which is zero except for FRAME. The function fills the column and
+returns None, or it returns an item. It raises RemoteProtocolError for a frame that cannot be read."""
 
 
 def read_singly(cut: CutFrames, numbers: Iterable[int], read_one: ReadOne[T]) -> Found[T]:
-    """Read some frames one after the other, up to the first that cannot be read."""
+    """Read the frames with these numbers one after the other, up to the first frame that cannot be read."""
     buffer, begins, lengths, rows = cut
     others: list[T] = []
     for k in numbers:
@@ -318,8 +321,8 @@ def read_singly(cut: CutFrames, numbers: Iterable[int], read_one: ReadOne[T]) ->
 
 
 def items_of(buffer: memoryview, rows: I64, others: Sequence[Any], runs: Mapping[int, type[Run]]) -> list[Any]:
-    """Return the items of a burst, in order. ``others`` are the items of the frames of kind OTHER, ascending; ``runs``
-    has the class for each other kind."""
+    """Return the items of a burst, in order. ``others`` are the items of the frames of kind OTHER, by ascending frame
+    number. ``runs`` has the class of run for each other kind."""
     items: list[Any] = []
     begin = 0
     for other in others:
@@ -330,7 +333,7 @@ def items_of(buffer: memoryview, rows: I64, others: Sequence[Any], runs: Mapping
 
 
 def _runs(buffer: memoryview, rows: I64, runs: Mapping[int, type[Run]]) -> list[Run]:
-    """Return at most one run of each kind. The run whose first frame came first goes first."""
+    """Return at most one run of each kind, ordered by their first frames."""
     if not rows.shape[1]:
         return []
     kinds = rows[KIND]

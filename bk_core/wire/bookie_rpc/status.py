@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's status codes, in version 3 and 2 of its protocol, and the reasons of our own lanes that they stand for."""
+"""Has Apache's status codes in versions 3 and 2 of its protocol, and converts them from and to the reasons of our own
+lanes."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ class Status(enum.IntEnum):
 
 
 class StatusRow(NamedTuple):
-    """One status: its code of version 2 when it is read and when it is sent, and the reason that our client takes it
-    for. ENOLEDGER and ENOENTRY have REASON_NONE: the entry is ABSENT. Any other status except EOK makes it UNKNOWN
-    (MUST4)."""
+    """The conversions of one status. ``v2`` is its code of version 2 when it is read, and ``v2_sent`` when it is sent.
+    ``reason`` is the reason that our client uses for it. ENOLEDGER and ENOENTRY have REASON_NONE, and make the entry
+    ABSENT. Every other status except EOK makes the entry UNKNOWN (MUST4)."""
 
     v2: int
     v2_sent: int
@@ -52,8 +53,8 @@ STATUSES: Mapping[Status, StatusRow] = MappingProxyType(
         Status.EFENCED: StatusRow(104, 104, Reason.FENCED),
         Status.EREADONLY: StatusRow(105, 105, Reason.READ_ONLY),
         Status.ETOOMANYREQUESTS: StatusRow(106, 106, Reason.OVERLOADED),
-        # Java's client of version 2 does not know 107: it raises in its event loop and closes the connection, and every
-        # request in flight there fails. EIO also means UNKNOWN to it, and fails only one request.
+        # Java's client of version 2 has no code 107. It raises in its event loop and closes the connection, so that
+        # every request in flight there fails. EIO also makes the entry UNKNOWN there, and fails only one request.
         Status.EUNKNOWNLEDGERSTATE: StatusRow(107, 101, Reason.LIMBO),
     }
 )
@@ -66,7 +67,7 @@ _REFUSED_ADD = {
     Reason.NO_SPACE: Status.EREADONLY,
     Reason.OVERLOADED: Status.ETOOMANYREQUESTS,
     Reason.UNSUPPORTED_VERSION: Status.EBADVERSION,
-    Reason.DELETED: Status.EFENCED,  # Apache's bookies remember a deleted ledger as a fenced one
+    Reason.DELETED: Status.EFENCED,  # Apache's bookies keep a deleted ledger as fenced
     Reason.INTEGRITY: Status.EBADREQ,
     Reason.BAD_REQUEST: Status.EBADREQ,
     Reason.TOO_LARGE: Status.EBADREQ,
@@ -82,19 +83,19 @@ _REFUSED_READ = _REFUSED_ADD | {
 
 
 def refused_add(reason: Reason) -> Status:
-    """Return the status for an add that this bookie refuses. It is EIO for a reason without a status of Apache's, such
-    as a failed disk, limbo, a time limit or a shutdown: a client then replaces the bookie."""
+    """Return the status for an add that this bookie refuses. If Apache has no status for the reason, such as a failed
+    disk, limbo, a time limit or a shutdown, it is EIO; a client then replaces the bookie."""
     return _REFUSED_ADD.get(reason, Status.EIO)
 
 
 def refused_read(reason: Reason) -> Status:
-    """Return the status for a read whose entry is UNKNOWN here. It is never ENOENTRY, and ENOLEDGER only for a deleted
-    ledger."""
+    """Return the status for a read whose entry is UNKNOWN on this bookie. The status is never ENOENTRY, and is
+    ENOLEDGER only for a deleted ledger."""
     return _REFUSED_READ.get(reason, Status.EIO)
 
 
 def reason_of(status: Status) -> Reason:
-    """Return the reason that our client takes a status for."""
+    """Return the reason that our client uses for a status."""
     return STATUSES[status].reason
 
 

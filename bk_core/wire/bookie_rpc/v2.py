@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 2 of Apache's protocol: fixed layouts of big-endian numbers, built and read in columns.
+"""Builds and reads messages of version 2 of Apache's protocol, in columns. They have fixed layouts of big-endian
+numbers.
 
-A packet begins with its header (u32): version << 24 | operation << 16 | flags; in version 0 it is the operation alone.
-Functions have the names and arguments of ``v3``, so that a bookie only chooses the module; our client sends adds and
-single reads as version 3. Answers carry no transaction: ``txns`` are the version bytes that answers repeat. Version 2
-has no LAC beside an entry, no deferred sync and no list of entries.
+A packet begins with a header (u32), which is version << 24 | operation << 16 | flags. In version 0 it is only the
+operation. The functions for a bookie have the names and arguments of those in ``v3``, so that a bookie only chooses the
+module. Our client sends adds and single reads as version 3. Answers carry no transaction, so ``txns`` are the version
+bytes that answers repeat. Version 2 has no LAC beside an entry, no deferred sync and no list of entries.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ VERSION = 2
 ADDENTRY, READENTRY, AUTH, BATCH_READ = 1, 2, 3, 7
 DO_FENCING, RECOVERY_ADD, HIGH_PRIORITY = 1, 2, 4
 
-_PRIORITY = 100  # what version 3 says for HIGH_PRIORITY
+_PRIORITY = 100  # the priority in version 3 that HIGH_PRIORITY stands for
 _HEADER_BYTES = 4
 _READ_BYTES = _HEADER_BYTES + 16
 _ENTRY_AT = _HEADER_BYTES + LEDGER_KEY_BYTES
@@ -72,7 +73,7 @@ _BATCH_ANSWER = struct.Struct(">Iiqqq")
 
 
 def _header(word: int) -> tuple[int, int, int]:
-    """Return the version, the operation and the flags of a packet header."""
+    """Return the version, the operation and the flags in a packet's header."""
     version = word >> 24
     return (version, word >> 16 & 0xFF, word & 0xFFFF) if version else (0, word & 0xFF, 0)
 
@@ -85,7 +86,7 @@ def _too_short(what: str, length: int) -> RemoteProtocolError:
 
 
 def read_requests_of(cut: CutFrames, first: int = 0) -> Found[Single | BatchRead]:
-    """Read the frames from number ``first`` on."""
+    """Read the requests in the frames from number ``first`` on."""
     buffer, begins, lengths, rows = cut
     if begins.size - first <= FEW_FRAMES:
         return read_singly(cut, range(first, begins.size), read_request)
@@ -116,7 +117,7 @@ def _headers(heads: U8) -> tuple[I64, I64, I64]:
 
 
 def _chosen(adds: np.ndarray[Any, np.dtype[np.bool_]], heads: U8, of_add: int, of_read: int) -> I64:
-    """Return the number at one place of each add, and at another place of each read."""
+    """Return the 64-bit number at byte ``of_add`` of each add, and at byte ``of_read`` of all other requests."""
     if adds.all():
         return column(heads, of_add, ">i8")
     return np.where(adds, column(heads, of_add, ">i8"), column(heads, of_read, ">i8"))
@@ -149,7 +150,8 @@ def read_request(data: memoryview, begin: int, frame: int, row: Column) -> Singl
 
 
 def lone_add(received: memoryview) -> LoneAdd | None:
-    """As in ``v3``."""
+    """Read a buffer that holds exactly one normal add of version 2 without flags. Return None for anything else, which
+    :func:`read_request` then reads."""
     size = len(received)
     if not _LONE_ADD.size <= size <= FRAME_BYTES_MAX:
         return None
@@ -196,8 +198,8 @@ def _read_read(data: memoryview, frame: int, row: Column, head: tuple[int, int, 
 
 
 def _key_of(data: memoryview, flags: int, version: int, at: int) -> tuple[bool, bytes]:
-    """Return whether a read fences, and its ledger key. Version 1 has no key. Apache's bookies read the version as a
-    signed byte."""
+    """Return whether a read fences, and its ledger key. Versions below 2 have no key. Versions from 128 on have none
+    either, because Apache's bookies read the version as a signed byte."""
     fencing = flags & DO_FENCING != 0
     if not fencing or not VERSION <= version < 0x80:
         return fencing, b""
@@ -230,7 +232,7 @@ def _auth_message(data: memoryview) -> pb.AuthMessage:
 
 
 def read_answers_of(cut: CutFrames) -> Found[WireAnswer | BatchAnswer]:
-    """Read all frames."""
+    """Read the answers in all frames."""
     buffer, begins, lengths, rows = cut
     if begins.size <= FEW_FRAMES:
         return read_singly(cut, range(begins.size), _read_answer)
@@ -283,7 +285,7 @@ def _read_answer(data: memoryview, begin: int, frame: int, row: Column) -> WireA
     return None
 
 
-# ── what is sent ──
+# ── frames to send ──
 
 
 def batch_read(asked: BatchRead) -> bytes:
@@ -294,22 +296,22 @@ def batch_read(asked: BatchRead) -> bytes:
 
 
 def auth(message: pb.AuthMessage, version: int = VERSION) -> bytes:
-    """Make the frame of an AuthMessage; request and answer look the same."""
+    """Make the frame of an AuthMessage. A request and an answer have the same form."""
     return _framed(_word(version, AUTH, 0) + message.SerializeToString())
 
 
 def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes:
-    """As in ``v3``."""
+    """Make answers to adds, one for each entry id, joined."""
     return _answers(ADDENTRY, txns, ledger_ids, entry_ids, statuses)
 
 
 def add_answer(txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """As in ``v3``."""
+    """Make the answer to one add, with the same bytes as :func:`add_answers`."""
     return _answer(ADDENTRY, txn, ledger_id, entry_id, status)
 
 
 def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
-    """As in ``v3``."""
+    """Make answers to reads that return no entry, one for each entry id, joined."""
     return _answers(READENTRY, txns, ledger_ids, entry_ids, statuses)
 
 
@@ -323,7 +325,9 @@ def read_answers(
     lac_times: Ints | None = None,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """As in ``v3``, but version 2 cannot carry the LAC and its time."""
+    """Make answers to reads that found their entries, as buffers for a gathering write. If entries are small, there is
+    only one buffer. ``max_lacs`` and ``lac_times`` are ignored, because version 2 carries neither the LAC nor its
+    time."""
     count = len(bodies)
     pieces = [_words(READENTRY, txns, count), _codes(0, count), _i64(ledger_ids, count), _i64(entry_ids, count)]
     before = Rows(count, [_u32(bodies.sizes() + _ANSWER_BYTES), *pieces, *bodies.head_pieces()])
@@ -331,7 +335,8 @@ def read_answers(
 
 
 def batch_answer(asked: BatchRead, bodies: Bodies, *, copy_below: int = COPY_BELOW_BYTES) -> list[Buffer]:
-    """Make the answer to a batch read that found at least one entry. The caller keeps the frame within its limit."""
+    """Make the answer to a batch read that found at least one entry. The caller chooses the entries so that the frame
+    does not exceed the limit of a frame."""
     sizes = bodies.sizes()
     length = _BATCH_ANSWER.size + LENGTH_BYTES * len(bodies) + int(np.sum(sizes))
     word = int.from_bytes(_word(asked.version, BATCH_READ, 0), "big")
@@ -343,7 +348,7 @@ def batch_answer(asked: BatchRead, bodies: Bodies, *, copy_below: int = COPY_BEL
 
 
 def refusal(asked: Single | BatchRead) -> bytes:
-    """Make the frame that answers a request with its status and nothing else."""
+    """Make the frame that refuses a request. It carries the request's status and ids, and no entry."""
     code = int(to_v2(int(asked.status)))
     if isinstance(asked, BatchRead):
         word = int.from_bytes(_word(asked.version, BATCH_READ, 0), "big")
@@ -364,7 +369,7 @@ def _answers(operation: int, txns: Ints, ledger_ids: Ints, entry_ids: I64, statu
 
 
 def _answer(operation: int, version: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """Make one answer as :func:`_answers` would, without arrays of one item."""
+    """Make one answer, with the same bytes as :func:`_answers`, but without arrays of one item."""
     word = version << 24 | operation << 16 if version else operation
     return _FRAMED_ANSWER.pack(_ANSWER_BYTES, word, int(to_v2(status)) if status else 0, ledger_id, entry_id)
 
@@ -379,7 +384,7 @@ def _word(version: int, operation: int, flags: int) -> bytes:
 
 
 def _words(operation: int, versions: Ints, count: int) -> bytes | U8:
-    """Make the packet headers of answers."""
+    """Make the packet headers of answers: one header if all have the same version, otherwise one for each answer."""
     if isinstance(versions, int):
         return _word(versions, operation, 0)
     same = int(versions[0]) if count else VERSION

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Version 3 of Apache's protocol: protobuf messages, built in columns and read one by one; ``connection`` reads bursts
-of them.
+"""Builds and reads messages of version 3 of Apache's protocol, which are protobuf messages. They are built in columns
+and read one by one; ``connection`` reads bursts of them.
 
-Messages are built with their fields in ascending order, as protobuf writes them. A number may be one for all rows, or
-an array with one item for each row.
+Messages are built with their fields in ascending order, as protobuf writes them. An argument of type Ints is one number
+for all rows, or an array with one item for each row.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 M = TypeVar("M", pb.Request, pb.Response)
 
 DEFERRED_SYNC = 1
-"""A flag of adds: the bookie may answer before it has synced its log."""
+"""A flag of adds. With it, the bookie may answer before it has synced its log."""
 
 HIGH_PRIORITY = 100
 """The priority of a recovery's requests."""
@@ -103,7 +103,7 @@ _FIELDS = {
 _WITHOUT_STATUS = (pb.AUTH, pb.START_TLS)
 _RECOVERY_ADD = int(pb.AddRequest.RECOVERY_ADD)
 
-_again = lru_cache(maxsize=1024)(decode_varint)  # of numbers that stay the same from request to request
+_again = lru_cache(maxsize=1024)(decode_varint)  # for numbers that are often equal in consecutive requests
 
 
 # ── one message ──
@@ -127,8 +127,8 @@ def request(operation: pb.OperationType, txn: int, priority: int = 0) -> pb.Requ
 
 
 def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
-    """Make the answer to a request, with its header, both statuses and, if the answer has fields for them, the
-    request's ids. The caller adds the rest."""
+    """Make the answer to a request. It has a header, both statuses and, if the answer has fields for them, the
+    request's ids. The caller fills in the other fields."""
     made = pb.Response(status=int(status))  # type: ignore[arg-type]  # the stubs ask for their own enum
     made.header.version = pb.VERSION_THREE
     made.header.operation = asked.header.operation
@@ -146,8 +146,8 @@ def answer(asked: pb.Request, status: Status = Status.EOK) -> pb.Response:
 
 
 def refusal(single: Single) -> bytes:
-    """Make the frame that answers a request with its status and nothing else. As from Apache's bookies, an operation
-    that is not served gets its own header back."""
+    """Make the frame that refuses a request. It carries the request's status and ids. For an operation that is not
+    served, it carries the request's header and a status, as from Apache's bookies."""
     asked = single.request
     if asked.header.operation in _FIELDS:
         return framed(answer(asked, single.status))
@@ -155,8 +155,8 @@ def refusal(single: Single) -> bytes:
 
 
 def header_only(asked: pb.Request, status: Status) -> pb.Response:
-    """Make the answer of Apache's bookies to an operation without an answer of its own: the request's header and a
-    status."""
+    """Make an answer with only the request's header and a status. Apache's bookies answer so to operations for which
+    the protocol has no response."""
     return pb.Response(header=asked.header, status=int(status))  # type: ignore[arg-type]  # as above
 
 
@@ -171,7 +171,7 @@ def _parsed(kind: type[M], data: bytes) -> M:
 
 
 def read_request(content: memoryview, begin: int, frame: int, column: Column) -> Single | None:
-    """Read one request (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    """Read one request, as a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`."""
     data = bytes(content)
     asked = _parsed(pb.Request, data)
     header = asked.header
@@ -192,7 +192,7 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
         column[LEDGER], column[ENTRY] = add.ledgerId, add.entryId
         column[RECOVERY] = add.flag == _RECOVERY_ADD and add.HasField("flag")
         column[WRITE_FLAGS] = add.writeFlags
-        # A bytes field stands in the message as it is, so any place with the same bytes is its place.
+        # The message contains a bytes field unchanged, so any position with the same bytes may serve as its position.
         column[KEY_AT], column[KEY_BYTES] = begin + data.find(key), len(key)
         column[BODY_AT], column[BODY_BYTES] = begin + data.find(body), len(body)
     elif operation == pb.READ_ENTRY:
@@ -210,9 +210,9 @@ def read_request(content: memoryview, begin: int, frame: int, column: Column) ->
 
 
 def lone_add(received: memoryview) -> LoneAdd | None:
-    """Read a buffer that holds exactly one normal add, as all known clients write it. Return None for anything else,
-    which :func:`read_request` then reads. The result is what protobuf would read: each byte is compared, or belongs to
-    a number, the key or the entry, and all four lengths agree."""
+    """Read a buffer that holds exactly one normal add, in the form in which all known clients write it. Return None for
+    anything else, which :func:`read_request` then reads. The result is that of protobuf, because each byte is compared,
+    or belongs to a number, the key or the entry, and all four lengths are checked."""
     size = len(received)
     found = _LONE_ADD.match(received) if size <= FRAME_BYTES_MAX else None
     if found is None:
@@ -230,7 +230,7 @@ def lone_add(received: memoryview) -> LoneAdd | None:
 
 
 def read_answer(content: memoryview, begin: int, frame: int, column: Column) -> WireAnswer | None:
-    """Read one answer (a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`)."""
+    """Read one answer, as a :data:`~bk_core.wire.bookie_rpc.runs.ReadOne`."""
     data = bytes(content)
     told = _parsed(pb.Response, data)
     operation = told.header.operation
@@ -273,12 +273,13 @@ def add_requests(
     write_flags: int = 0,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """Make adds, one for each entry of ``bodies``, as buffers for a gathering write: a single buffer if entries are
-    small.
+    """Make adds, one for each entry of ``bodies``, as buffers for a gathering write. If entries are small, there is
+    only
+    one buffer.
 
     ``txns`` and ``entry_ids`` are arrays with one item for each entry. The same bytes may go to every bookie of the
-    write set, if the caller uses the same transactions for all of them. The limit of frames is not checked here: an
-    entry of ENTRY_BYTES_MAX fits.
+    write set if the caller uses the same transactions for all of them. The size of a frame is not checked here, because
+    an entry of ENTRY_BYTES_MAX fits.
     """
     if not len(bodies):
         return []
@@ -308,22 +309,22 @@ def read_requests(txns: Ints, ledger_ids: Ints, entry_ids: I64, *, priority: int
 
 
 def add_answers(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes:
-    """Make answers to adds, one for each entry id, as one piece."""
+    """Make answers to adds, one for each entry id, joined."""
     return _plain_answers(pb.ADD_ENTRY, _ADD_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
 def add_answer(txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """Make the answer to one add, as :func:`add_answers` would."""
+    """Make the answer to one add, with the same bytes as :func:`add_answers`."""
     return _plain_answer(pb.ADD_ENTRY, _ADD_TAG, txn, ledger_id, entry_id, status)
 
 
 def refused_reads(txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints) -> bytes:
-    """Make answers to reads that found nothing, one for each entry id, as one piece."""
+    """Make answers to reads that return no entry, one for each entry id, joined."""
     return _plain_answers(pb.READ_ENTRY, _READ_TAG, txns, ledger_ids, entry_ids, statuses)
 
 
 def bare_answers(operation: int, count: int, txns: Ints, status: int) -> bytes:
-    """Make answers that have only a header and a status, as one piece."""
+    """Make ``count`` answers that have only a header and a status, joined."""
     fields = [*_header(operation, txns, 0), b"\x10", varint(status)]
     return Rows(count, [_length(width_of(*fields)), *fields]).joined()
 
@@ -338,11 +339,12 @@ def read_answers(
     lac_times: Ints | None = None,
     copy_below: int = COPY_BELOW_BYTES,
 ) -> list[Buffer]:
-    """Make answers to reads that found their entries, as buffers for a gathering write: one buffer if entries are
-    small.
+    """Make answers to reads that found their entries, as buffers for a gathering write. If entries are small, there is
+    only one buffer.
 
-    ``txns`` and ``entry_ids`` are arrays with one item for each entry; ``entry_ids`` are those of the requests, so −1
-    stays −1. ``max_lacs`` is the LAC that this bookie knows, ``lac_times`` when it learnt it, in ms since 1970.
+    ``txns`` and ``entry_ids`` are arrays with one item for each entry. ``entry_ids`` are those of the requests, so the
+    answer to a request for −1 has −1. ``max_lacs`` is the LAC that this bookie has recorded, and ``lac_times`` the time
+    at which it recorded this LAC, in ms since 1970.
     """
     if not len(bodies):
         return []
@@ -373,7 +375,7 @@ def _plain_answers(operation: int, tag: bytes, txns: Ints, ledger_ids: Ints, ent
 
 
 def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id: int, status: int) -> bytes:
-    """Make one answer as :func:`_plain_answers` would, without arrays of one item."""
+    """Make one answer, with the same bytes as :func:`_plain_answers`, but without arrays of one item."""
     number, entry = encode_varint(txn), encode_varint(entry_id)
     before, between = _around(operation, tag, len(number), ledger_id, len(entry), status)
     return before + number + between + entry
@@ -383,8 +385,8 @@ def _plain_answer(operation: int, tag: bytes, txn: int, ledger_id: int, entry_id
 def _around(
     operation: int, tag: bytes, txn_bytes: int, ledger_id: int, entry_bytes: int, status: int
 ) -> tuple[bytes, bytes]:
-    """Make the bytes before the transaction of an answer, and those between it and the entry id, which comes last.
-    Numbers have at most ten bytes, so each length is one byte."""
+    """Make the bytes of an answer before the transaction, and the bytes between the transaction and the entry id, which
+    comes last. Numbers have at most ten bytes, so each length is one byte."""
     code, ledger = encode_varint(status), encode_varint(ledger_id)
     fields = b"\x08%b\x10%b\x18" % (code, ledger)
     between = b"\x10%b%b%c%b" % (code, tag, len(fields) + entry_bytes, fields)
@@ -408,7 +410,7 @@ def _header(operation: int, txns: Ints, priority: int) -> list[Piece]:
 
 
 def _length(sizes: Ints) -> Piece:
-    """Make the length field of a frame: one for all rows, or one for each row."""
+    """Make the length field of frames. An int makes one field for all rows, an array one for each row."""
     if isinstance(sizes, int):
         return sizes.to_bytes(LENGTH_BYTES, "big")
     return sizes.astype(">u4").view(np.uint8).reshape(-1, LENGTH_BYTES)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of our own lanes, the direct one and gRPC, for client and bookie."""
+"""Has the messages of our own lanes, which are the direct lane and gRPC, for client and bookie."""

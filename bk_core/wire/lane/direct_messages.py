@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane on a stream of bytes, for both ends: the preamble of a connection, and its messages.
+"""Converts messages of the direct lane to a stream of bytes and back, for client and bookie.
 
 A connection carries one of the lane's three streams, so that a fence never waits behind adds (L3). It begins with a
-preamble of the client, 8 bytes: the magic, the version and the stream. Then messages go both ways: a header of 8 bytes
-(the bytes of the frames, the bytes of the rest), the frames, the rest. All numbers are little-endian.
+preamble of 8 bytes from the client: the magic, the version and the stream. Then both ends send messages. A message has
+a header of 8 bytes (the length of the frames, the length of the rest), the frames, and the rest. All numbers are
+little-endian.
 
-Nothing here touches a socket. :class:`MessageReader` says where the next bytes go, so that a long message is received
-into one buffer of its own. :class:`SendQueue` says which bytes to send next, so that frames are sent from where they
-lie.
+Nothing here touches a socket. :class:`MessageReader` says into which buffers the next bytes are received, so that a
+long message gets a separate buffer. :class:`SendQueue` says which bytes to send next, so that frames are sent without a
+copy.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from bk_core.wire.lane.reasons import Buffer, LaneMessage
 VERSION = 1
 PREAMBLE_BYTES = 8
 STREAMS = ("Add", "Read", "Control")
-"""The streams by their number in the preamble, from 1 on."""
+"""The names of the streams. The preamble has the position of a stream's name in this tuple, from 1 on."""
 
 BUFFERS_MAX = 512
-"""The most buffers in one system call; the system's own limit is 1,024."""
+"""The maximum number of buffers in one system call. The limit of Linux is 1,024."""
 
 SMALL_FRAME_BYTES = 1024
-"""The frames of a message are joined if they have at most this many bytes on average."""
+"""The average size in bytes up to which the frames of a message are joined. For such frames a buffer each would cost
+more than the copy."""
 
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
@@ -40,50 +42,53 @@ _STAGING_BYTES = 16 << 10
 
 
 def preamble(stream: str) -> bytes:
-    """Make the bytes with which the client's end of a connection begins."""
+    """Make the first bytes that a client sends on a connection for this stream."""
     return _PREAMBLE.pack(_MAGIC, VERSION, 1 + STREAMS.index(stream))
 
 
 def stream_of(data: bytes) -> str:
-    """Return the stream that a preamble names. Raises RemoteProtocolError."""
+    """Return the stream that a preamble names. Raises RemoteProtocolError if ``data`` is not a preamble of this
+    version."""
     magic, version, stream = _PREAMBLE.unpack(data)
     if magic != _MAGIC:
-        raise RemoteProtocolError("a connection does not begin as the direct lane does", value=data.hex())
+        raise RemoteProtocolError("a connection does not begin with the preamble of the direct lane", value=data.hex())
     if version != VERSION or not 1 <= stream <= len(STREAMS):
-        raise RemoteProtocolError("a connection is of another version", value=f"version {version}, stream {stream}")
+        value = f"version {version}, stream {stream}"
+        raise RemoteProtocolError("a connection's preamble has an unknown version or stream", value=value)
     return STREAMS[stream - 1]
 
 
 class Received(NamedTuple):
-    """A message: its frames, None if it has none, and the rest."""
+    """A received message. ``frames`` is None if it has no frames."""
 
     frames: memoryview | None
     rest: bytes
 
 
 class MessageReader:
-    """Cuts received bytes into messages. ``take`` makes a buffer for a message that is too long for the staging buffer.
-    The buffer must not be used again while anything refers to it."""
+    """Cuts received bytes into messages. ``take`` makes a buffer of the given size for a message that is too long for
+    the staging buffer. It must not reuse a buffer while a reference to it exists."""
 
     def __init__(self, take: Callable[[int], memoryview]) -> None:
         self._take = take
         self._staging = bytearray(_STAGING_BYTES)
-        self._begin = self._end = 0  # of the bytes that wait in it
+        self._begin = self._end = 0  # of the bytes in the staging buffer that are not cut yet
         self._body: memoryview | None = None  # the buffer of a long message
         self._filled = self._frames_bytes = 0
         self.in_message = False
-        """Whether a message has begun and not ended."""
+        """Whether a part of a message was received, and not all of it."""
         self.long_bytes = 0
-        """The bytes of the message that is being received into a buffer of its own; 0 if there is none."""
+        """The size in bytes of the message that is being received into a separate buffer; 0 if there is none."""
 
     def drop(self) -> None:
-        """Release the buffer of a long message, because nothing more comes."""
+        """Release the buffer of a long message that is not complete, because the connection ended."""
         self._body, self.long_bytes = None, 0
         self.in_message = self._end > self._begin
 
     @property
     def missing(self) -> int:
-        """How many bytes are missing of the message that is received into a buffer of its own; 0 if there is none."""
+        """The number of bytes still to come of the message that is being received into a separate buffer; 0 if there is
+        none."""
         return 0 if self._body is None else len(self._body) - self._filled
 
     def buffers(self) -> list[memoryview]:
@@ -92,9 +97,9 @@ class MessageReader:
         return [staging] if self._body is None else [self._body[self._filled :], staging]
 
     def received(self, count: int) -> Iterator[Received]:
-        """Note that ``count`` bytes were received, and yield the messages that are whole now. Raises
-        RemoteProtocolError for a message that is too long, before memory is allocated for it (L5); then nothing more
-        can be read."""
+        """Note that ``count`` bytes were received, and yield the messages that are complete now. Raises
+        RemoteProtocolError for a message that is too long, before memory is allocated for it (L5). After that no more
+        messages can be read."""
         if self._body is not None:
             into_body = min(count, len(self._body) - self._filled)
             self._filled += into_body
@@ -130,7 +135,8 @@ class MessageReader:
         return Received(frames, bytes(body[self._frames_bytes :]))
 
     def _tidy(self) -> None:
-        """Move the waiting bytes to the front, where there is room for the rest of their message."""
+        """Move the bytes that are not cut yet to the start of the staging buffer, so that the rest of their message
+        fits behind them."""
         have = self._end - self._begin
         if have:
             self._staging[:have] = self._staging[self._begin : self._end]
@@ -138,16 +144,16 @@ class MessageReader:
 
 
 class SendQueue:
-    """Messages that are to be sent, as buffers that must not change until they are sent."""
+    """A queue of messages to be sent, as buffers. The buffers must not change until they are sent."""
 
     def __init__(self) -> None:
         self._buffers: deque[memoryview] = deque()
         self.bytes = 0
-        """How many bytes are not sent yet."""
+        """The number of bytes that are not sent yet."""
 
     def put(self, message: LaneMessage) -> None:
-        """Queue a message after all others. Its frames are not copied, unless they are so small that a buffer for each
-        would cost more than the copy."""
+        """Add a message at the end of the queue. Its frames are not copied, unless they have at most SMALL_FRAME_BYTES
+        on average."""
         if not message.frames:
             self._put(_HEAD.pack(0, len(message.rest)) + message.rest)
             return
@@ -162,7 +168,7 @@ class SendQueue:
         self._put(message.rest)
 
     def put_bytes(self, data: bytes) -> None:
-        """Queue bytes that are no message: the preamble."""
+        """Add bytes without a message's header, which is how the preamble is sent."""
         self._put(data)
 
     def _put(self, data: Buffer) -> None:
@@ -171,7 +177,7 @@ class SendQueue:
             self.bytes += len(data)
 
     def next(self) -> list[memoryview]:
-        """Return the buffers to send next, as many as one system call takes."""
+        """Return the buffers to send next, at most BUFFERS_MAX."""
         if len(self._buffers) <= BUFFERS_MAX:
             return list(self._buffers)
         return [self._buffers[k] for k in range(BUFFERS_MAX)]

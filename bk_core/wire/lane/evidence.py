@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie's statements about a ledger: the evidence of its end, and the ids of a range that it does not have."""
+"""Defines a bookie's statements about a ledger, which are the evidence of its end, and the ids of a range that the
+bookie does not have."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from bk_core.wire.lane.reasons import EntryRange
 
 @dataclass(frozen=True, slots=True)
 class LacEvidence:
-    """A bookie's evidence of a ledger's end; only parts with a valid digest count (P5)."""
+    """A bookie's evidence of a ledger's end. Only parts with a valid digest count (P5)."""
 
     last_entry_id: EntryId
     last_entry_frame: bytes | bytearray | memoryview

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-written codec of the data messages, AddRequest and ReadResponse, whose field 1 is ``bytes frames``.
+"""Encodes and decodes the data messages, AddRequest and ReadResponse, whose field 1 is ``bytes frames``.
 
-The generated code would copy the frames twice; this code joins them once when sending and never copies them when
-receiving. The bytes are those of protobuf, so any implementation can read them (docs/formats.md §6). What follows
-field 1, the *rest*, is a protobuf message without frames, which the generated code parses.
+The generated code would copy the frames twice. This code copies them once when it sends, and never when it receives.
+The bytes are those of protobuf, so any implementation can read them (docs/formats.md §6). The bytes after field 1 are
+called the *rest*. They are a protobuf message without frames, which the generated code parses.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from bk_core.errors import RemoteProtocolError
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, Buffer, LaneMessage
 
 MESSAGE_OVERHEAD_BYTES = 64 << 10
-"""The most bytes of a message in addition to its frames, for attaches, acks and trailers."""
+"""The maximum number of bytes in a message besides its frames, for attaches, acks and trailers."""
 
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-"""The largest message of the gRPC lane; gRPC's own limits are set to it (L5)."""
+"""The maximum size of a message on our lanes, in bytes. gRPC's limits are set to it (L5)."""
 
 _FRAMES_TAG = 0x0A  # field 1, length-delimited
-_VARINT_BYTES_MAX = 5  # of a length below 2**32
+_VARINT_BYTES_MAX = 5  # a length is below 2**32
 
 
 def encode_varint(value: int) -> bytes:

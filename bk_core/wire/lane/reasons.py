@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the lanes that client and bookie share: reasons, attach modes and ranges of entries. They are not generated,
-so that the pure part needs no protobuf; their values are those of ``proto/lane.proto``."""
+"""Defines the types of the lanes that client and bookie share, such as reasons, attach modes and ranges of entries.
+They are not generated, so that the pure part needs no protobuf. Their values are those of ``proto/lane.proto``."""
 
 from __future__ import annotations
 
@@ -74,16 +74,17 @@ class EntryRange:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The bytes that a read wants of each entry: the first ``head`` bytes or, if that is 0, ``ranges``. The first item
-    of ``ranges`` is for entry ``first``, the next for the entry after it, and so on. An item is a tuple of (offset,
-    size) in ascending order; these may touch but not overlap. A bookie may answer with whole frames instead."""
+    """The parts of each entry that a read requests. These are the first ``head`` bytes or, if ``head`` is 0,
+    ``ranges``. The first item of ``ranges`` is for entry ``first``, the next for the entry after it, and so on. An item
+    is a tuple of pairs (offset, size) in ascending order, which may touch but not overlap. A bookie may answer with
+    whole frames instead."""
 
     head: int = 0
     first: EntryId = 0
     ranges: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     def spans(self, entry_id: EntryId, length: int) -> list[tuple[int, int]]:
-        """Return where the wanted bytes of an entry begin and end, cut off at its length."""
+        """Return the begin and the end of each wanted part of an entry. Parts beyond its ``length`` are cut off."""
         if self.head:
             return [(0, min(self.head, length))]
         at = entry_id - self.first
@@ -105,19 +106,19 @@ class Cut:
 
 
 CUT_RANGES_MAX = 1 << 14
-"""The most ranges of a cut, so that its message stays short."""
+"""The maximum number of ranges in a cut, so that its message is short."""
 
 FRAME_BYTES_MAX = 8 << 20
-"""The largest frame on any lane and on disk (L5)."""
+"""The maximum size of a frame in bytes, on any lane and on disk (L5)."""
 
 ENTRY_BYTES_MAX = (5 << 20) - 1024
-"""The largest payload of an entry on any lane (L5); any Java reader can fetch it."""
+"""The maximum payload of an entry in bytes, on any lane (L5). Any Java reader can read such an entry."""
 
 HINT_IDS_MAX = 10_000
-"""The maximum number of ledgers in one hint of deletion."""
+"""The maximum number of ledgers in one hint about deleted ledgers."""
 
 NAMED_MAX = 256
-"""The most sessions that a client opens, and the most grants that it shows, in one message. A bookie accepts up to
-``NAMED_TAKEN_MAX``."""
+"""The maximum number of sessions that a client opens, and of grants that it shows, in one message. A bookie accepts up
+to ``NAMED_TAKEN_MAX``."""
 
 NAMED_TAKEN_MAX = 16 * NAMED_MAX
