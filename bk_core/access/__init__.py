@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rights and identities: roles, grants, TLS, tokens, secrets, ZooKeeper's ACLs, and the right that each operation
-needs."""
+"""Has everything about rights and identities, which is roles, grants, TLS, tokens, secrets, ZooKeeper's ACLs, and the
+right that each operation needs."""

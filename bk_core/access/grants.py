@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grants: a bookie's signed statement of what an identity may do with a ledger (docs/security.md §6). Pure.
+"""Signs and checks grants. A grant is a bookie's signed statement that an identity has certain rights on a ledger
+(docs/security.md §6). Pure.
 
-Bytes: ``BKG1``, the key's id (8), the cluster's instance id and the identity, each behind its length (2), the ledger
-(8, −1: no ledger), the rights (2), from and until (8 each, ms since 1970), and HMAC-SHA256 over all of that (32). All
-numbers are big-endian.
+A grant consists of ``BKG1``, the key's id (8 bytes), the cluster's instance id and the identity, each behind its length
+(2), the ledger id (8, −1 for no ledger), the rights (2), from and until (8 each, in ms since 1970), and HMAC-SHA256
+over all of these bytes (32). All numbers are big-endian.
 
-The cluster's bookies share a file of keys: one a line, in hex, at least 32 bytes. Bookies sign with the first key and
-accept grants signed with any of them.
+The cluster's bookies share a file of keys. Each line has one key of at least 32 bytes, in hex. Bookies sign with the
+first key and accept grants that were signed with any of them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _MAC_BYTES = 32
 
 
 class Grant(NamedTuple):
-    """A permission for ``identity`` to do ``rights`` with this ledger, between two times (ms since 1970)."""
+    """A permission for ``identity`` to use ``rights`` on a ledger, from ``from_ms`` to before ``until_ms`` (ms since
+    1970)."""
 
     instance_id: str
     identity: str
@@ -46,7 +48,8 @@ class Grant(NamedTuple):
 
 
 class GrantRefused(Exception):
-    """A grant is not accepted. The text says why and holds no secret, so the client may see it."""
+    """The error for a grant that is not accepted. Its text gives the reason and has no secret, so a client may see
+    it."""
 
 
 class Keys:
@@ -110,13 +113,13 @@ def _text(said: bytes, at: int) -> tuple[str, int]:
 
 
 def _id_of(key: bytes) -> bytes:
-    """Return the id of a key, from which the key cannot be found."""
+    """Return the id of a key. The key cannot be computed from it."""
     return hashlib.sha256(b"the id of a key of grants\0" + key).digest()[:8]
 
 
 def parse_keys(text: str) -> Keys:
-    """Read the keys in a file: one a line, in hex; empty lines and ``#`` lines are skipped. Raises
-    InvalidArgumentError, whose text holds no key."""
+    """Parse the text of a file of keys. Each line has one key in hex; empty lines and lines that begin with ``#`` are
+    skipped. Raises InvalidArgumentError, whose text has no key."""
     keys = []
     for number, line in enumerate(text.splitlines(), 1):
         if not (line := line.strip()) or line.startswith("#"):

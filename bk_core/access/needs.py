@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The right that each operation of each port needs in mode ``secure``. Enforcement uses this table, and a test compares
-it with all that the ports accept. Pure.
+"""Has the table of the rights that each operation of each port needs in mode ``secure``. The ports enforce this table,
+and a test compares it with all operations that the ports accept. Pure.
 
-An operation that the table does not list is refused.
+A port refuses an operation that the table does not list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bk_core.access.roles import Anywhere, LedgerFacts, Right, RolesTable, Targe
 
 
 class On(enum.Enum):
-    """The object on which a right is needed."""
+    """The object on which an operation needs a right."""
 
     FREE = "no right is needed, nor an identity"
     IDENTITY = "an identity is enough"
@@ -95,11 +95,11 @@ APACHE: Mapping[str, Need] = MappingProxyType(
         "GET_LIST_OF_ENTRIES_OF_LEDGER": _READ_ALL,
     }
 )
-"""The rights that operations of Apache's wire need, in both of its versions. This wire carries no grants, so only roles
-on the whole cluster count."""
+"""The rights that operations of Apache's wire need, in both versions. This wire carries no grants, so only roles on the
+whole cluster count."""
 
 FREE_PATHS = ("/heartbeat", "/live", "/ready", "/api/v1/bookie/is_ready")
-"""Paths of the admin port that need no right: health probes call them, and a probe often has no certificate."""
+"""The paths of the admin port that need no right. Health probes call them, and a probe often has no certificate."""
 
 _PAGE = ("page", "dom", "words", "charts", "overview", "ledgers", "logs", "repair")
 _PARTS = ("cluster", "repair", "ledgers", "ledger", "logs", "log", "lac", "tail")
@@ -126,7 +126,8 @@ ADMIN: Mapping[tuple[str, str], Need] = MappingProxyType(
 
 
 def allowed(table: RolesTable, identity: str, need: Need, ledger: LedgerFacts | None = None) -> bool:
-    """Return whether an identity (empty: none) may do what has this need, on ``ledger`` if the need is on a ledger."""
+    """Return whether an identity may do an operation with this need. ``ledger`` is the ledger of an operation whose
+    need is on a ledger. An empty ``identity`` means that the client has none."""
     if need.on is On.FREE:
         return True
     if need.on is On.IDENTITY:

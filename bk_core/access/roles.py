@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of roles: which identity has which role, and where. Pure (docs/security.md §6, decision 0064).
+"""Has the table of roles. It says which identity has which role in which scope. Pure (docs/security.md §6, decision
+0064).
 
-An identity has the rights of every line that fits it, and no others. A line names an identity, in which ``*`` stands
-for any text, a role, and the scope in which the role counts: the cluster, logs, ledgers with certain custom metadata,
-or ledgers of which the identity is the owner.
+A line of the table names an identity, in which ``*`` stands for any text, a role, and the scope in which the role
+counts. The scope is the cluster, logs, ledgers with certain custom metadata, or ledgers of which the identity is the
+owner. An identity has the rights of all lines that match it, and no further rights.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from bk_core.model import LedgerId
 
 OPEN, SECURE, MIXED = "open", "secure", "mixed"
 SECURITIES = (OPEN, SECURE, MIXED)
-"""The values of the setting ``security``. MIXED is for clients: SECURE, but Apache's bookies, which know no roles, may
-be used too."""
+"""The values of the setting ``security``. MIXED is only for clients. It is SECURE, except that the client also uses
+Apache's bookies, which have no roles."""
 
 ROLES_VERSION = 1
 TEXT_MAX = 1_024
 LINES_MAX = 2_000
-"""Limits the table to far less than a node of the metadata store can hold."""
+"""The maximum number of lines in the table. It keeps the table far below the size limit of a node of the metadata
+store."""
 
 LOG_KEY, OWNER_KEY = "bk.log", "bk.owner"
-"""Keys of a ledger's custom metadata: the name of its log, and its owner."""
+"""The keys of a ledger's custom metadata for the name of its log and for its owner."""
 
 
 class Right(enum.IntFlag):
-    """The rights that an operation can need. The values stand in grants, so they are on the wire."""
+    """The rights that an operation can need. Grants contain the values, so the values must never change."""
 
     NONE = 0
     LOOK = 1  # read a bookie's state, settings and metrics
@@ -68,7 +70,7 @@ RIGHTS: Mapping[Role, Right] = MappingProxyType(
 
 
 class Where(enum.Enum):
-    """The kinds of scope. The values are those in the record."""
+    """The kinds of scope. The values are the words in the record of the table."""
 
     CLUSTER = "cluster"
     LOG = "log"  # by name
@@ -79,7 +81,7 @@ class Where(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The scope in which a role counts. ``pattern`` matches a log's name, or the value of the custom metadata ``key``.
-    Raises InvalidArgumentError if the three fields do not fit together."""
+    The constructor raises InvalidArgumentError if ``where`` does not go with the other two fields."""
 
     where: Where = Where.CLUSTER
     pattern: str = ""
@@ -117,8 +119,8 @@ CLUSTER_ONLY = (Role.OPERATOR, Role.BOOKIE, Role.ADMIN)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table. ``unknown`` are fields of a later version, which survive our rewrites. Raises
-    InvalidArgumentError for a line that is not allowed."""
+    """One line of the table. ``unknown`` are fields of a later version, which are kept when the table is written again.
+    The constructor raises InvalidArgumentError for a line that is not allowed."""
 
     identity: str
     role: Role
@@ -153,8 +155,8 @@ class LedgerFacts:
 
 
 class Anywhere(enum.Enum):
-    """The targets of a right that are not a single ledger. CLUSTER: the right on the whole cluster. ANYWHERE: the right
-    on any object."""
+    """The targets of a right that are not a single ledger. CLUSTER is the whole cluster. ANYWHERE is any object, so
+    that a role in any scope is enough."""
 
     CLUSTER = "the cluster"
     ANYWHERE = "anything"
@@ -169,7 +171,7 @@ class RolesTable:
     unknown: Mapping[str, Any] = field(default_factory=dict)
 
     def rights(self, identity: str, target: Target) -> Right:
-        """Return all rights of this identity on the target. An empty identity has none."""
+        """Return all rights of this identity on the target. An empty identity has no rights."""
         found = Right.NONE
         if identity:
             for line in self.lines:
@@ -178,7 +180,7 @@ class RolesTable:
         return found
 
     def granted(self, line: Line) -> RolesTable:
-        """Return the table with this line added. Raises InvalidArgumentError if it is full."""
+        """Return the table with this line added. Raises InvalidArgumentError if the table has LINES_MAX lines."""
         if line in self.lines:
             return self
         if len(self.lines) >= LINES_MAX:
@@ -192,7 +194,7 @@ class RolesTable:
 
 
 def _counts(scope: Scope, identity: str, target: Target) -> bool:
-    """Return whether a role with this scope counts for the target."""
+    """Return whether a role with this scope gives this identity rights on the target."""
     if scope.where is Where.CLUSTER or target is Anywhere.ANYWHERE:
         return True
     if target is Anywhere.CLUSTER:
@@ -225,8 +227,8 @@ def encode_roles(table: RolesTable) -> bytes:
 
 
 def decode_roles(data: bytes) -> RolesTable:
-    """Decode the table. Raises MetadataCorruptError for anything that is not understood, and then everything is denied:
-    skipping a part might give wider rights than were meant."""
+    """Decode the table. Raises MetadataCorruptError for any part that this version cannot read, and the caller then
+    denies all access. If a part were skipped, identities might get wider rights than the operator gave."""
     try:
         fields = json.loads(data.decode("utf-8"))
         if not isinstance(fields, dict) or fields.get("v") != ROLES_VERSION or not isinstance(fields["roles"], list):
@@ -242,7 +244,7 @@ def decode_roles(data: bytes) -> RolesTable:
 
 
 def _line_of(fields: Any) -> Line:
-    """Parse a line of the record. Raises ValueError, KeyError, InvalidArgumentError."""
+    """Parse a line of the record. Raises ValueError, KeyError or InvalidArgumentError for an invalid line."""
     if not isinstance(fields, dict) or not all(isinstance(fields[name], str) for name in ("identity", "on", "role")):
         raise ValueError(f"a line is {str(fields)[:80]!r}")
     unknown = {name: value for name, value in fields.items() if name not in ("identity", "on", "role")}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets that an option does not hold but names, by a file or by an environment variable. No message contains a secret
-or a part of one."""
+"""Reads secrets from the file or the environment variable that an option names. No message contains a secret or a part
+of a secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def secret_of_file(path: str, option: str) -> bytes:
         raise InvalidArgumentError(
             f"the file of {option} cannot be read",
             value=f"{path}: {getattr(error, 'strerror', None) or type(error).__name__}",
-            remedy="it is read where the option is given: in Spark on the driver",
+            remedy="it is read on the host where the option is given, in Spark on the driver",
         ) from None
     secret = secret.removesuffix(b"\n").removesuffix(b"\r")
     if not secret or len(secret) > SECRET_BYTES_MAX:
@@ -44,7 +44,7 @@ def secret_of_variable(name: str, option: str) -> bytes:
         raise InvalidArgumentError(
             f"the variable of {option} is not set",
             value=name,
-            remedy="set it for the process that is given the option: in Spark for the driver, before it starts",
+            remedy="set it for the process that gets the option, in Spark for the driver, before it starts",
         )
     return os.fsencode(secret)
 
@@ -56,13 +56,14 @@ _TOKEN = re.compile(rb"[\w-]+(?:\.[\w-]+){2}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A file that holds this client's token and nothing else. It is read again for each connection, so a renewed token
-    needs no restart."""
+    """A file that contains this client's token and nothing else. The file is read for each connection, so a renewed
+    token needs no restart."""
 
     path: str
 
     def read(self) -> bytes:
-        """Read the token. Raises AuthenticationError, whose text shows nothing of the file's content."""
+        """Read the token. Raises AuthenticationError if the file cannot be read or has no token. The error shows
+        nothing of the file's content."""
         try:
             with open(self.path, "rb") as file:
                 token = file.read(2 * TOKEN_BYTES_MAX).strip()
@@ -77,7 +78,7 @@ class TokenFile:
             raise AuthenticationError(
                 "the file of this client's token holds no token",
                 value=f"{self.path}: {len(token)} bytes",
-                remedy=f"three parts with dots between them (a JWT), at most {TOKEN_BYTES_MAX} bytes",
+                remedy=f"write a token of three parts with dots between them (a JWT), at most {TOKEN_BYTES_MAX} bytes",
             )
         if mode & stat.S_IROTH and self.path not in _told:
             _told.add(self.path)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS: the one place that makes contexts, says why a handshake failed, and reads an identity from a certificate.
+"""Makes the contexts of TLS, explains why a handshake failed, and reads the identity from a certificate.
 
-Code that connects or accepts asks a :class:`Tls` for a context each time. The Tls checks whether the files have changed
-and uses the new ones for new connections, so a renewed certificate needs no restart. This file touches no sockets.
+Code that connects or accepts gets a context from a :class:`Tls` for each connection. The Tls checks whether its files
+have changed and uses the new ones for new connections, so a renewed certificate needs no restart. This file touches no
+sockets.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ logger = logging.getLogger(__name__)
 
 HTTPS, NONE = "https", "none"
 ENDPOINT_IDENTIFICATIONS = (HTTPS, NONE)
-"""The values of ``tls_endpoint_identification``: whether a server's certificate must have the name of its host. Kafka
-uses the same words."""
+"""The values of ``tls_endpoint_identification``. With HTTPS a server's certificate must have the name of its host.
+Kafka uses the same words."""
 
 IDENTITY_RULES = ("subject", "dns", "spiffe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPaths:
-    """Files in PEM: the trusted authorities, and this process's certificate with its key, which a client may leave out.
-    ``verify_host``: a server's certificate must have the name of its host. ``client_auth``: a server admits only
-    clients with a certificate. Raises InvalidArgumentError if only one of certificate and key is given."""
+    """The PEM files of a process. They are the trusted authorities, and the process's certificate with its key, which a
+    client may leave out. With ``verify_host`` a server's certificate must have the name of its host. With
+    ``client_auth`` a server admits only clients with a certificate. The constructor raises InvalidArgumentError if only
+    one of certificate and key is given."""
 
     ca_path: str
     certificate_path: str = ""
@@ -55,7 +57,7 @@ class TlsPaths:
 
 
 class Pem(NamedTuple):
-    """The content of the files. The last two are None for a client without a certificate."""
+    """The content of the PEM files. ``certificate`` and ``key`` are None for a client without a certificate."""
 
     authorities: bytes
     certificate: bytes | None
@@ -73,8 +75,8 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """The TLS contexts of a process that is a client, and also a server if it has a certificate. Thread-safe. The
-    constructor raises InvalidArgumentError for files that cannot be used."""
+    """Has the TLS contexts of a process, for connections as a client and, if it has a certificate, as a server. Any
+    thread may use it. The constructor raises InvalidArgumentError for files that cannot be used."""
 
     def __init__(self, paths: TlsPaths) -> None:
         self.paths = paths
@@ -88,14 +90,14 @@ class Tls:
         return self._now().client
 
     def client_of(self, protocol: str) -> ssl.SSLContext:
-        """Return a new client context that announces ``protocol`` (ALPN), which some servers require."""
+        """Return a new client context that announces ``protocol`` by ALPN. Some servers require that."""
         made = _load(self.paths).client
         made.set_alpn_protocols([protocol])
         return made
 
     def server(self, *, lenient: bool = False) -> ssl.SSLContext:
-        """Return the context for an accepted connection. ``lenient``: the client may connect without a certificate, and
-        the caller checks the identity where one is needed."""
+        """Return the context for an accepted connection. With ``lenient`` the client may connect without a certificate,
+        and the caller must check the identity of each operation that needs one."""
         now = self._now()
         server = now.lenient if lenient else now.server
         assert server is not None, "a server has a certificate"
@@ -112,18 +114,18 @@ class Tls:
                 try:
                     self._loaded = _load(self.paths)
                     self._stamps = stamps
-                    logger.info("TLS: the files have changed; new connections use the new ones")
+                    logger.info("the files of TLS have changed; new connections use the new files")
                 except InvalidArgumentError as error:
                     if self._failed != stamps:
                         self._failed = stamps
                         logger.warning(
-                            "TLS: the files have changed and cannot be used; the old ones stay in use: %s", error
+                            "the files of TLS have changed and cannot be used, so the old ones are used: %s", error
                         )
             return self._loaded
 
 
 def _stamps(paths: TlsPaths) -> list[tuple[int, ...] | None]:
-    """Return a value for each file that changes when the file, or a link to it, is replaced."""
+    """Return a stamp for each file. The stamp changes when the file, or a link to it, is replaced."""
     found: list[tuple[int, ...] | None] = []
     for path in paths.all:
         try:
@@ -147,7 +149,7 @@ def _load(paths: TlsPaths) -> _Loaded:
     server.verify_mode = ssl.CERT_REQUIRED if paths.client_auth else ssl.CERT_NONE
     lenient.verify_mode = ssl.CERT_OPTIONAL if paths.client_auth else ssl.CERT_NONE
     for each in (server, lenient):
-        each.num_tickets = 0  # no session is resumed: resuming would keep an identity that has ended
+        each.num_tickets = 0  # no session is resumed, because it could keep an identity that has ended
     return _Loaded(client, Pem(*files), server, lenient)
 
 
@@ -225,11 +227,11 @@ _ENDED = ("it ended the connection during the handshake", "it may not speak TLS 
 
 
 class NoTlsError(ConnectionError):
-    """The other end says that it does not support TLS."""
+    """The error for an end of a connection that says that it does not support TLS."""
 
 
 def explained(error: BaseException) -> tuple[str, str]:
-    """Return why a handshake or a connection failed, with the other end as "it", and a remedy."""
+    """Return why a handshake or a connection failed, and a remedy. The reason calls the other end "it"."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
         if code in _VERIFICATION_OF_HOST:
@@ -247,7 +249,8 @@ def explained(error: BaseException) -> tuple[str, str]:
 
 
 def failure(what: str, where: str, error: BaseException) -> TlsError:
-    """Return the error for ``what`` (bookie …, ZooKeeper) at ``where`` (host:port)."""
+    """Return the error for a failed handshake. ``what`` names the server, such as "ZooKeeper", and ``where`` is
+    host:port."""
     why, remedy = explained(error)
     made = TlsError(f"TLS with {what} at {where} failed", value=why, remedy=remedy)
     made.__cause__ = error
@@ -258,7 +261,8 @@ def failure(what: str, where: str, error: BaseException) -> TlsError:
 
 
 class Names(NamedTuple):
-    """The names in a certificate: subject as in RFC 2253, DNS names and URIs of subjectAltName."""
+    """The names in a certificate. ``subject`` is in the form of RFC 2253; ``dns`` and ``uris`` are from
+    subjectAltName."""
 
     subject: str
     dns: Sequence[str] = ()
@@ -278,7 +282,7 @@ _SHORT = {
 
 
 def names_of(certificate: Mapping[str, Any]) -> Names:
-    """Return the names in a certificate, as ``SSLSocket.getpeercert`` describes it."""
+    """Return the names in a certificate. ``certificate`` has the form of ``SSLSocket.getpeercert``."""
     parts = [
         "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in part)
         for part in certificate.get("subject", ())
@@ -292,7 +296,7 @@ def names_of(certificate: Mapping[str, Any]) -> Names:
 
 
 def _escaped(value: str) -> str:
-    """Return a value of a subject, escaped so that one value cannot look like several parts."""
+    """Return a value of a subject, escaped so that one value cannot pass for several parts."""
     escaped = "".join(f"\\{each}" if each in ',+"\\<>;' else each for each in value)
     if escaped[:1] in ("#", " "):
         escaped = "\\" + escaped
@@ -301,14 +305,15 @@ def _escaped(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Decides which clients may connect. ``rule`` says which name of a certificate is the identity, and ``patterns``
-    say which identities are admitted; without patterns all are. ``*`` in a pattern stands for any text."""
+    """Decides which clients may connect. ``rule`` says which name in a certificate is the identity. Identities that
+    match one of ``patterns``, in which ``*`` stands for any text, are admitted. Without patterns all identities are."""
 
     rule: str = "subject"
     patterns: tuple[str, ...] = ()
 
     def admit(self, names: Names) -> str:
-        """Return the identity in a certificate. Raises TlsError if there is none, or if it is not admitted."""
+        """Return the identity in a certificate. Raises TlsError if the certificate has none, or if the identity is not
+        admitted."""
         identity = self._identity(names)
         if not self.lets_in(identity):
             raise TlsError(
@@ -335,5 +340,6 @@ class Admission:
 
 
 def _literal(pattern: str) -> str:
-    """Return the pattern with only ``*`` special: a subject may have brackets and question marks."""
+    """Return a pattern for fnmatch in which only ``*`` is special, because a subject may have brackets and question
+    marks."""
     return "".join(f"[{each}]" if each in "[?" else each for each in pattern)

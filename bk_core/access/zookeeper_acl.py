@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ACL of each node of ZooKeeper, as the setting ``zookeeper_acl`` says (docs/security.md §7, decision 0066). Pure.
+"""Makes the ACL of each node of ZooKeeper from the setting ``zookeeper_acl`` (docs/security.md §7, decision 0066).
+Pure.
 
 ``open`` and ``creator`` are Apache's ``zkEnableSecurity`` false and true. With a list, each identity has one or more of
-ROLES, and a table here turns a role into rights on each node. In ZooKeeper the right to create or delete a node is a
-right on its parent.
+ROLES, and a table in this file has the rights of each role on each kind of node. In ZooKeeper the right to create or
+delete a node is a right on its parent.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from bk_core.errors import InvalidArgumentError
 READ, WRITE, CREATE, DELETE, ADMIN = 1, 2, 4, 8, 16
 ALL = READ | WRITE | CREATE | DELETE | ADMIN
 CHANGES = ALL & ~READ
-"""The rights with which a client could do harm."""
+"""The rights with which a client could change something. They are all rights except READ."""
 
 
 class AclGrant(NamedTuple):
-    """One line of an ACL: the rights, and the identity that has them, such as ``world:anyone``, ``sasl:bookies``,
-    ``x509:CN=…`` or ``digest:user:hash``. ``auth:`` is the client that creates the node, under each of its
-    identities."""
+    """One line of an ACL. It has the rights and the identity that gets them, which is a scheme and a name, such as
+    ``world:anyone``, ``sasl:bookies``, ``x509:CN=…`` or ``digest:user:hash``. ``auth:`` stands for all identities of
+    the client that creates the node."""
 
     rights: int
     scheme: str
@@ -38,7 +39,8 @@ ACL_OPEN, ACL_CREATOR = "open", "creator"
 
 ADMIN_ROLE = "admin"
 ROLES = ("client", "bookie", "auditor")
-"""The roles besides the admin. ``auditor``: auto-recovery and the upkeep of logs, if they run outside of a bookie."""
+"""The roles besides the admin. ``auditor`` is for auto-recovery and the upkeep of logs, if they run outside of a
+bookie."""
 
 BESIDE_ROOT = ("-bookies", "-deletedlogs", "-logs", "-orders", "-security", "-upkeep")
 """The nodes beside the ledgers root that belong to the cluster, as suffixes of the root's path."""
@@ -47,8 +49,8 @@ FIRST_FOLDERS = (
     *("/cookies", "/idgen", "/underreplication/auditorelection", "/underreplication/ledgers"),
     *("/underreplication/locks", *BESIDE_ROOT, "-upkeep/election"),
 )
-"""Folders that the first client to need one would create. They are created in advance, so that no client can create one
-with an ACL of its own choice."""
+"""The folders that the first client that needs them would create. They are created in advance, so that no client can
+create such a folder with another ACL."""
 
 ACL_BYTES_MAX = 1000
 _LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
@@ -86,15 +88,15 @@ _RULES: tuple[tuple[str, str, str, str, str], ...] = (
     ("the folder of deleted logs", r"-deletedlogs", "rwcd", "rwcd", "rwcd"),
     ("deleted logs", r"-deletedlogs/[^/]+", "r", "r", "r"),
 )
-"""Each kind of node, and the rights of each of ROLES. The first pattern that matches counts. An admin has all rights on
-all nodes."""
+"""The kinds of nodes. Each row has the kind in words, a pattern of paths, and the rights of each of ROLES. The first
+row whose pattern matches a path counts. An admin has all rights on all nodes."""
 
 _ABOVE = ("the nodes above the ledgers root", ("rc", "rc", "rc"))
 _OTHER = ("nodes of unknown kind", ("r", "r", "r"))
 
 
 def kind_of(path: str, root: str) -> str:
-    """Return the kind of the node at this path of the cluster at ``root``, in words."""
+    """Return the kind of the node at ``path`` in words. ``root`` is the ledgers root of the cluster."""
     return _rule(path, root)[0]
 
 
@@ -111,7 +113,7 @@ def _rule(path: str, root: str) -> tuple[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAcl:
-    """The setting, parsed. ``members`` are role, scheme and name of each identity in a list."""
+    """The parsed setting ``zookeeper_acl``. ``members`` are the role, scheme and name of each identity in a list."""
 
     text: str = ACL_OPEN
     members: tuple[tuple[str, str, str], ...] = ()
@@ -136,8 +138,9 @@ OPEN_TO_ALL = ZooKeeperAcl()
 
 
 def parse_acl(text: str) -> ZooKeeperAcl:
-    """Parse ``open``, ``creator``, or ``client=SCHEME:NAME; bookie=…; auditor=…; admin=…``. A role is repeated for each
-    of its identities, and a semicolon within a name has a backslash before it. Raises InvalidArgumentError."""
+    """Parse ``open``, ``creator``, or ``client=SCHEME:NAME; bookie=…; auditor=…; admin=…``. A role with several
+    identities is repeated. A semicolon within a name must have a backslash before it. Raises InvalidArgumentError for
+    other text."""
     word = text.strip()
     if word in ("", ACL_OPEN, ACL_CREATOR):
         return ZooKeeperAcl(word or ACL_OPEN)
@@ -169,7 +172,7 @@ def _bad(what: str, text: str, remedy: str = "") -> InvalidArgumentError:
 
 
 def _veiled(text: str) -> str:
-    """Return the text with digests hidden, since a user may write a password where a hash belongs."""
+    """Return the text with digests hidden, because a user may write a password in place of a hash."""
     return re.sub(r"(digest:[^:;]*:)[^;']*", r"\1…", text)
 
 
@@ -179,5 +182,5 @@ def acl_bytes(acl: Sequence[AclGrant]) -> int:
 
 
 def may_change(acl: Sequence[AclGrant]) -> bool:
-    """Return whether every client may change something, because ``world`` has rights other than READ."""
+    """Return whether the ACL allows every client changes, which is so if ``world`` has rights other than READ."""
     return any(grant.scheme == "world" and grant.rights & CHANGES for grant in acl)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about a cluster as JSON objects. The command line and the web page call these functions, so that both say the
-same.
+"""Returns facts about a cluster as JSON objects. The command line and the web page call these functions, so that both
+show the same facts.
 
-Calls block, read, and change nothing. Each call is limited in time, in count, or both.
+The functions block, and only read. Each is limited in time, in count, or in both.
 """

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the admin ports of other bookies: one GET each, all at once, with a deadline and a limit on each answer.
-
-``bk cluster top`` and pages that show a whole cluster take their numbers from here.
+"""Reads from the admin ports of bookies. It sends one GET to each of them in parallel, with a deadline and a size limit
+for each answer. ``bk cluster top`` and pages that show a whole cluster use it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The samples of one scrape, by metric: a list of labels and value."""
+    """The numbers in one scrape of a bookie. ``samples`` has, for each metric, a list of pairs of labels and value."""
 
     samples: Mapping[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
 
@@ -46,13 +45,13 @@ class Numbers:
         return sum(found) if found else None
 
     def label(self, name: str, label: str) -> str | None:
-        """Return the value of a label of the metric's first sample."""
+        """Return the value of a label of the metric's first sample, or None if there is no such sample or label."""
         for has, _ in self.samples.get(name, ()):
             return has.get(label)
         return None
 
     def buckets(self, name: str) -> dict[float, float]:
-        """Return a histogram's cumulative counts by upper bound, summed over all its labels."""
+        """Return a histogram's cumulative counts by upper bound. They are summed over all its labels."""
         found: dict[float, float] = {}
         for has, value in self.samples.get(f"{name}_bucket", ()):
             bound = float(has.get("le", "nan"))
@@ -61,7 +60,7 @@ class Numbers:
 
 
 def parse_numbers(text: str) -> Numbers:
-    """Parse metrics in Prometheus' text format. Raises ValueError for a line that is no sample."""
+    """Parse metrics in Prometheus' text format. Raises ValueError for a line that is not a sample."""
     samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for line in text.splitlines():
         if not line or line.startswith("#"):
@@ -79,29 +78,30 @@ def _unquoted(text: str) -> str:
 
 
 def quantile_since(before: Numbers | None, now: Numbers, name: str, share: float) -> float | None:
-    """Return the bound below which ``share`` of the values lie that a histogram saw since ``before`` (None: since its
-    start), or None if it saw no value."""
+    """Return the quantile ``share`` of the values that a histogram counted since the scrape ``before``, or since its
+    start if ``before`` is None. Return None if it counted no value."""
     old = before.buckets(name) if before is not None else {}
     return quantile({bound: count - old.get(bound, 0) for bound, count in now.buckets(name).items()}, share)
 
 
 def admin_endpoint(info: BookieServiceInfo) -> Endpoint | None:
-    """Return the endpoint of the bookie's admin port, or None if it published none."""
+    """Return the endpoint of the bookie's admin port, or None if the bookie published none."""
     return info.endpoint(HTTP)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPorts:
-    """A client of admin ports. Each answer comes within ``timeout_s``. With ``tls`` all ports are asked over TLS,
-    whatever they registered; without it a port that registered TLS is refused. ``token`` is sent over TLS only."""
+    """A client of admin ports. A request fails if its answer takes longer than ``timeout_s``. With ``tls`` all requests
+    use TLS, whether or not the port registered TLS. Without ``tls``, a request to a port that registered TLS raises
+    TlsError. ``token`` is sent only over TLS."""
 
     timeout_s: float
     tls: Tls | None = None
     token: TokenFile | None = None
 
     def scrape(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
-        """Return the numbers in each bookie's ``/metrics``, or the error. Blocks for at most ``timeout_s`` for each 64
-        bookies."""
+        """Return the numbers in each bookie's ``/metrics``, or the error. This blocks for at most ``timeout_s`` for
+        every 64 bookies."""
         return asyncio.run(self.scrape_all(infos))
 
     async def scrape_all(self, infos: Iterable[BookieServiceInfo]) -> dict[BookieId, Numbers | BookKeeperError]:
@@ -119,8 +119,8 @@ class AdminPorts:
         return {info.bookie_id: numbers for info, numbers in zip(asked, found, strict=True)}
 
     async def get(self, endpoint: Endpoint, path: str) -> str:
-        """Return the body of a GET. Raises like :meth:`get_status`, and for another status than 200:
-        AuthenticationError (401), PermissionDeniedError (403), else RemoteProtocolError."""
+        """Return the body of a GET. Raises the errors of :meth:`get_status`. For a status other than 200 it raises
+        AuthenticationError (401), PermissionDeniedError (403), or RemoteProtocolError."""
         status, body = await self.get_status(endpoint, path)
         if status == 401:
             where = endpoint.where
@@ -135,8 +135,8 @@ class AdminPorts:
         return body
 
     async def get_status(self, endpoint: Endpoint, path: str) -> tuple[int, str]:
-        """Return status and body of a GET. Raises BookieUnreachableError; TlsError; RemoteProtocolError for an answer
-        that is not HTTP, or too long."""
+        """Return status and body of a GET. Raises BookieUnreachableError, TlsError, and RemoteProtocolError for an
+        answer that is not HTTP or longer than ANSWER_BYTES_MAX."""
         where = f"{endpoint.url}{path}"
         if self.tls is None and endpoint.tls:
             raise TlsError("an admin port speaks TLS, and this client does not", value=where, remedy="--tls-ca-path")
@@ -179,7 +179,7 @@ class AdminPorts:
             raise RemoteProtocolError(
                 f"another bookie answers at the admin port of {info.bookie_id}",
                 value=f"{endpoint.where} is {there}",
-                remedy="an admin port on loopback is reached from its own host only: set admin_host",
+                remedy="an admin port on loopback is reached only from the host itself: set admin_host",
             )
         return numbers
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks registered bookies for their facts, all at once, each within a deadline.
+"""Requests facts from registered bookies, in parallel, with a deadline for each bookie.
 
-Each bookie is asked over its lane, as a client would. An open port proves little: the operating system accepts
+A bookie is called over its lane, as by any client. An open port proves little, because the operating system accepts
 connections for a process that is stopped or hangs, and another program may listen there. An answer to hello proves that
-it is the right bookie, and that its loop runs.
+it comes from the right bookie and that the bookie's loop runs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bk_core.transport.port import BookieInfo, RefusedError, Transport
 from bk_core.wire.lane.reasons import Reason
 
 AT_ONCE = 128
-"""The number of bookies that are asked at a time."""
+"""The maximum number of bookies that are called in parallel."""
 
 
 def refused_by_all(answers: Iterable[object]) -> BookKeeperError | None:
-    """Return the error of one bookie if some bookies refused this client and none answered, so nothing is known of the
-    cluster. Return None otherwise."""
+    """Return the error of one bookie if at least one bookie refused this client and no bookie answered. Otherwise
+    return None."""
     refused = None
     for answer in answers:
         if isinstance(answer, AuthenticationError | PermissionDeniedError):
@@ -48,7 +48,8 @@ class Said(NamedTuple):
 def ask_bookies(
     infos: Sequence[BookieServiceInfo], caller: Caller, *, timeout_s: float
 ) -> dict[BookieId, Said | BookKeeperError]:
-    """Return each bookie's answer, or the error. Takes as long as the slowest bookie, at most about ``timeout_s``."""
+    """Return each bookie's answer, or the error. This blocks until the slowest bookie has answered, for at most about
+    ``timeout_s`` for every AT_ONCE bookies."""
     return asyncio.run(_ask_all(infos, replace(caller, connect_timeout_s=timeout_s)))
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bookie of a cluster: its state, whether it answers, its free space, and how many ledgers lack its copy."""
+"""Lists the bookies of a cluster. It has each bookie's state, its answer and its free space, and counts the ledgers
+that lack its copy."""
 
 from __future__ import annotations
 
@@ -20,17 +21,18 @@ from bk_core.transport.caller import Caller
 
 REACH_TIMEOUT_S = 1.0
 COUNT_TIMEOUT_S = 1.0
-"""Limits the time in which marks are counted; a cluster may have a million."""
+"""The maximum number of seconds for counting marks, because a cluster may have a million of them."""
 MARKS_KEPT = 10_000
-"""Limits ``Marks.ledgers`` to this many ledgers. The counts go on beyond it."""
+"""The maximum number of ledgers in ``Marks.ledgers``. ``Marks.of`` and ``Marks.count`` include further ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieRow:
-    """A bookie. ``state``: ``writable``, ``read-only``, ``unreadable`` (registered, but its registration cannot be
-    read), ``away`` (known by its cookie, not registered), or ``gone`` (neither, but marks of ledgers name it). ``said``
-    is None for a bookie that was not asked. ``lacks``: how many ledgers are marked as lacking its copy. ``order``: an
-    operator's order; a read-only bookie without an order has no room."""
+    """The facts about a bookie. ``state`` is ``writable``, ``read-only``, ``unreadable`` (registered, but the
+    registration cannot be read), ``away`` (it has a cookie and is not registered), or ``gone`` (it has neither, but
+    marks of ledgers name it). ``said`` is its answer or error, or None if it was not called. ``lacks`` is the number of
+    ledgers that are marked as lacking its copy. ``order`` is the operator's order. A read-only bookie without an order
+    usually has a full disk."""
 
     bookie_id: BookieId
     state: str
@@ -51,9 +53,10 @@ class BookieRow:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The ledgers that are marked as lacking a copy. ``of``: how many there are for each bookie. ``is_all``: every mark
-    was counted before the deadline. ``ledgers``: the first MARKS_KEPT of these ledgers, with the bookies that lack a
-    copy. ``unreadable``: marks that cannot be read; ``count`` leaves them out."""
+    """The ledgers that are marked as lacking a copy. ``of`` has their number for each bookie that lacks a copy, and
+    ``count`` the number of all. ``is_all`` says whether all marks were counted before the deadline. ``ledgers`` has the
+    first MARKS_KEPT of these ledgers, with the bookies that lack a copy. ``unreadable`` are marks that cannot be read,
+    which ``count`` leaves out."""
 
     of: Counter[BookieId]
     is_all: bool
@@ -63,7 +66,7 @@ class Marks:
 
 
 def state_in_words(state: str, order: BookieOrder | None) -> str:
-    """Return a state in words, with the operator's order."""
+    """Return a bookie's state in words, with the operator's order if there is one."""
     words = {Order.READ_ONLY: ", set by hand", Order.DRAIN: ", drains"}
     return state + (words.get(order.order, "") if order is not None else "")
 
@@ -72,8 +75,8 @@ NO_MARKS = Marks(Counter(), is_all=True)
 
 
 def look(store: MetadataStore, caller: Caller | None) -> tuple[list[BookieRow], Marks]:
-    """Return all bookies, sorted by id, and the marks. With a ``caller`` all registered bookies are asked at once;
-    without one no bookie is asked. The store is read at the same time."""
+    """Return all bookies, sorted by id, and the marks. With a ``caller``, all registered bookies are called in
+    parallel; without it, none is. Several threads read the store."""
     with ThreadPoolExecutor(4) as beside:
         counting, knowing = beside.submit(count_marks, store), beside.submit(store.known_bookies)
         ordering, reading = beside.submit(store.bookie_orders), beside.submit(store.read_only_bookies)

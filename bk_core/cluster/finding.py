@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A finding of an examination, in words. The verdict on a cluster, ``bk doctor``, the ``explain`` commands and the
-examination of Spark checkpoints all use this type. Each of them prints findings in its own way."""
+"""Has the type of a finding of an examination, in words. The verdict on a cluster, ``bk doctor``, the ``explain``
+commands and the examination of Spark checkpoints use this type, and print it in different forms."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Weight(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``what`` is a sentence. ``remedy`` is a command, or words that say what to do first, followed by a
-    command.
-    ``where`` names what was examined: a bookie, a check, a place in a file. ``short`` is ``what`` as a part of a longer
-    sentence. ``error`` is the class of the error that it stands for, which decides a command's exit code."""
+    """One finding. ``what`` is a sentence. ``remedy`` is a command, or instructions followed by a command.
+
+    ``where`` names the examined object, such as a bookie, a check, or a position in a file. ``short`` is ``what`` in a
+    form that can be a part of a longer sentence. ``error`` is the class of the error that the finding stands for, and
+    decides a command's exit code."""
 
     weight: Weight
     what: str

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers: their records as JSON, the list of ledgers in parts, and how many copies of a ledger are readable now."""
+"""Returns the records of ledgers as JSON, lists ledgers in parts, and counts the copies of a ledger that are readable
+now."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from bk_core.model import BookieId, Fragment, LedgerId, LedgerMetadata, Versione
 from bk_core.quorum import write_set
 
 LOOKED_AT_MAX = 5_000
-"""Limits the records that are read for one part of the list, since wanted ledgers may be rare."""
+"""The maximum number of records that are read for one part of the list, because wanted ledgers may be rare."""
 ANSWERS = ("writable", "read-only", "draining")
 """The states in which a bookie answers reads."""
 
 
 def as_object(ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> dict[str, object]:
-    """Return the object that ``bk ledger show --json`` prints."""
+    """Return the object that ``bk ledger show --json`` prints for a ledger."""
     value = found.value
     return {
         "ledgerId": ledger_id,
@@ -39,8 +40,8 @@ def as_object(ledger_id: LedgerId, found: Versioned[LedgerMetadata]) -> dict[str
 
 
 class LedgerPart(NamedTuple):
-    """A part of the list of ledgers. ``after``: the id after which the next part begins, None at the end.
-    ``unreadable``: ledgers whose records cannot be read."""
+    """A part of the list of ledgers. ``after`` is the id after which the next part begins, or None at the end of the
+    list. ``unreadable`` are ledgers whose records cannot be read."""
 
     ledgers: list[tuple[LedgerId, Versioned[LedgerMetadata]]]
     unreadable: list[LedgerId]
@@ -54,9 +55,9 @@ def part_of_list(
     is_wanted: Callable[[LedgerMetadata], bool] = lambda _: True,
     timeout_s: float = 2.0,
 ) -> LedgerPart:
-    """Return at most ``limit`` wanted ledgers with ids above ``after``, in order. If they are rare the part has fewer,
-    or none: the walk ends after ``timeout_s`` or LOOKED_AT_MAX records, and ``LedgerPart.after`` says where to
-    continue."""
+    """Return at most ``limit`` wanted ledgers with ids above ``after``, in order. The search ends after ``timeout_s``
+    or LOOKED_AT_MAX records, so that the part may have fewer ledgers, or none, if wanted ledgers are rare. The caller
+    continues with ``LedgerPart.after``."""
     until = time.monotonic() + timeout_s
     part = LedgerPart([], [], None)
     for count, ledger_id in enumerate(store.list_ledgers(after)):
@@ -76,8 +77,8 @@ def part_of_list(
 
 
 def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[str, object]]:
-    """Return for each fragment how many copies of an entry are readable now, at least and at most. ``states`` are those
-    of all bookies."""
+    """Return, for each fragment, the least and the greatest number of copies of an entry that are readable now.
+    ``states`` has the states of all bookies."""
     found = list[dict[str, object]]()
     for fragment in value.fragments:
         counts = _copies(fragment, value.write_quorum_size, states)
@@ -86,7 +87,7 @@ def copies(value: LedgerMetadata, states: Mapping[BookieId, str]) -> list[dict[s
 
 
 def _copies(fragment: Fragment, write_quorum: int, states: Mapping[BookieId, str]) -> list[int]:
-    """Return for each write set how many of its members answer."""
+    """Return, for each write set, the number of members that answer reads."""
     answers = [states.get(bookie) in ANSWERS for bookie in fragment.ensemble]
     size = len(answers)
     return [sum(answers[at] for at in write_set(first, size, write_quorum)) for first in range(size)]

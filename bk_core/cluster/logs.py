@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named logs: their records as JSON, and a part of the chain of ledgers at a time."""
+"""Returns the records of named logs as JSON, and the chain of a log's ledgers in parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bk_core.metadata.port import MetadataStore
 
 
 def as_object(name: str, head: LogHead) -> dict[str, object]:
-    """Return the object that ``bk log list --json`` prints."""
+    """Return the object that ``bk log list --json`` prints for a log."""
     return {
         "log": name,
         "uuid": head.uuid,
@@ -55,10 +55,10 @@ def objects(store: MetadataStore, names: Sequence[str]) -> list[dict[str, object
 
 
 def chain(store: MetadataStore, name: str, before: int | None, limit: int) -> tuple[LogHead, list[Extent], int | None]:
-    """Return the head of a log, some of its extents, and the offset at which the part before them ends (None at the
-    log's start). The extents are the last ``limit`` sealed ones below the offset ``before``, in order; without
-    ``before`` they are the last of all, followed by the open ones. Reads only the pages it needs. Raises
-    NoSuchLogError, InvalidArgumentError for an invalid name."""
+    """Return the head of a log, some of its extents, and the offset with which to call this again for the extents
+    before them, or None at the log's start. The extents are the last ``limit`` sealed extents below the offset
+    ``before``, in order. Without ``before`` they are the last sealed extents of the log, followed by its open extents.
+    This reads only the pages it needs. Raises NoSuchLogError, and InvalidArgumentError for an invalid name."""
     records = LogStore(store, name)
     head = records.read().value
     at = head.next_offset if before is None else min(before, head.next_offset)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of users as JSON and as text: entries, and custom metadata of ledgers."""
+"""Shows bytes of users, which are entries and custom metadata of ledgers, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ def payload_json(payload: bytes) -> dict[str, str]:
 
 
 def payload_text(payload: bytes) -> str:
-    """Return the bytes as one line of text: UTF-8 where possible, everything unprintable escaped."""
+    """Return the bytes as one line of text. They are decoded as UTF-8. Bytes that are not UTF-8 and unprintable
+    characters are escaped."""
     text = payload.decode("utf-8", errors="backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

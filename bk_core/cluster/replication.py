@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers that lack copies, and the workers that repair them."""
+"""Returns facts about ledgers that lack copies, and about the workers that repair them, as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, LedgerId, LedgerMetadata
 
 UNREADABLE_NAMED = 50
-"""Limits how many unreadable nodes are named; ``unreadableCount`` counts all."""
+"""The maximum number of unreadable nodes that are named. ``unreadableCount`` counts all of them."""
 
 
 def unreadable(store: MetadataStore) -> dict[str, object]:
@@ -34,13 +34,15 @@ def status(store: MetadataStore) -> dict[str, object]:
 def mark_object(
     store: MetadataStore, ledger_id: LedgerId, missing: Sequence[BookieId], locks: Mapping[LedgerId, str]
 ) -> dict[str, object]:
-    """Return a mark as an object: a ledger that lacks copies. ``locks`` are those of all repairs."""
+    """Return the object for a marked ledger, which lacks copies on the bookies ``missing``. ``locks`` has the worker of
+    each ledger that is under repair."""
     since = since_ms(store, ledger_id)
     return {"ledgerId": ledger_id, "missing": list(missing), "sinceMs": since, "repairedBy": locks.get(ledger_id)}
 
 
 def since_ms(store: MetadataStore, ledger_id: LedgerId) -> int | None:
-    """Return the time since which a ledger lacks copies, or None if its mark does not tell."""
+    """Return the time in ms since 1970 from which a ledger has lacked copies, or None if its mark is gone, cannot be
+    read, or has no time."""
     mark = None
     with contextlib.suppress(MetadataCorruptError):  # the mark was replaced after it was listed; the next walk names it
         mark = store.read_underreplicated(ledger_id)
@@ -54,14 +56,14 @@ def why_not_yet(
     status: Mapping[str, object],
     repaired_by: str | None,
 ) -> str:
-    """Return why a ledger still lacks copies. ``states`` are those of all bookies, ``status`` comes from
-    :func:`status`."""
+    """Return the reason why a ledger still lacks copies. ``states`` has the states of all bookies, and ``status`` is
+    the result of :func:`status`."""
     if repaired_by:
         return f"{repaired_by} repairs it now"
     if not status.get("enabled", True):
         return "repair is paused (bk replication resume)"
     if not status.get("auditor"):
-        return "nobody repairs (start bk autorecovery)"
+        return "no worker repairs (start bk autorecovery)"
     leaving = [bookie for bookie in missing if states.get(bookie) == "draining"]
     lost = [bookie for bookie in missing if states.get(bookie) not in ANSWERS]
     members = {bookie for fragment in value.fragments for bookie in fragment.ensemble}
@@ -69,7 +71,7 @@ def why_not_yet(
     if (lost or leaving) and not spare:
         return "no other bookie can take the copy: start one"
     if leaving:
-        return f"{', '.join(leaving)} drains, and its copy goes to another; it waits its turn"
+        return f"{', '.join(leaving)} drains; another bookie will get its copy when it is this ledger's turn"
     if lost:
-        return f"it waits its turn, or for {', '.join(lost)} to come back"
-    return "it waits its turn: the bookie that lacks entries is there"
+        return f"it will be repaired in its turn, or when {', '.join(lost)} is back"
+    return "it will be repaired in its turn; the bookie that lacks entries is registered"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of bookies over time, from the text of their scrapes: rates from counters, quantiles from histograms."""
+"""Computes series of numbers of bookies from their scrapes. Counters become rates, and histograms become quantiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bk_core.cluster.admin_ports import Numbers
 from bk_core.observe.metrics import quantile
 
 SAMPLES_MAX = 120
-"""Limits the samples of a bookie: ten minutes at one sample in five seconds."""
+"""The maximum number of steps in a bookie's history. They cover ten minutes with one sample every five seconds."""
 
 DAMAGE = tuple(f"bookie_storage_{name}" for name in ("detected_scrub_errors", "frames_damaged", "read_io_errors"))
 DIRECTORY = {
@@ -24,7 +24,8 @@ DIRECTORY = {
 
 @dataclass(frozen=True, slots=True)
 class ScrapedBookie:
-    """The facts about a bookie from its admin port: its numbers, why it is not ready, and why it is read-only."""
+    """The facts about a bookie from its admin port. ``not_ready`` and ``read_only`` are the reasons why it is not ready
+    or read-only, or empty."""
 
     numbers: Numbers
     not_ready: str = ""
@@ -32,8 +33,8 @@ class ScrapedBookie:
 
 
 class Sample(NamedTuple):
-    """Counters at a moment. ``commits`` is the histogram of commit times: the counts up to each bound, in seconds.
-    None: the bookie did not give it."""
+    """The counters of a bookie at one time. ``commits`` is the histogram of commit times, with the count up to each
+    bound in seconds. A counter that the bookie did not report is None."""
 
     at_s: float
     added: float | None = None
@@ -53,7 +54,7 @@ def sample_of(numbers: Numbers, at_s: float) -> Sample:
 
 
 def facts_of(numbers: Numbers) -> dict[str, Any]:
-    """Return the numbers that are shown as they are, and not as rates."""
+    """Return the numbers that are shown unchanged, and not as rates."""
     by_directory: dict[str, dict[str, object]] = {}
     for key, name in DIRECTORY.items():
         for labels, value in numbers.samples.get(name, ()):
@@ -81,8 +82,8 @@ class History:
         self._samples.append(sample)
 
     def series(self) -> dict[str, object]:
-        """Return the rates and quantiles between each two samples. None stands where they are not known, because the
-        bookie was away or restarted."""
+        """Return the rates and quantiles between consecutive samples. They are None where the bookie did not answer or
+        was restarted."""
         steps = list(pairwise(self._samples))
         return {
             "seconds": [round(after.at_s - before.at_s, 1) for before, after in steps],
@@ -102,8 +103,8 @@ def _rate(before: Sample, after: Sample, was: float | None, is_now: float | None
 
 
 def _quantile_ms(before: Sample, after: Sample, share: float) -> float | None:
-    """Return the quantile of the commits between two samples, in milliseconds. None if there were no commits or the
-    bookie restarted. A quantile above the last bound of the histogram is that bound."""
+    """Return the quantile of the commits between two samples, in milliseconds. Return None if there were no commits or
+    the bookie was restarted. A quantile above the last finite bound of the histogram becomes that bound."""
     was, is_now = before.commits or {}, after.commits or {}
     counts = {bound: count - was.get(bound, 0) for bound, count in is_now.items()}
     if was.keys() != is_now.keys() or min(counts.values(), default=0) < 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the bookies of a cluster at their admin ports for their numbers, and for the reason if one is not ready."""
+"""Reads the numbers of a cluster's bookies at their admin ports, and the reason why a bookie is not ready."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REACH_S = 1.5
 
 
 def ask_admin_ports(ports: AdminPorts, infos: Sequence[BookieServiceInfo]) -> dict[BookieId, ScrapedBookie | str]:
-    """Return each bookie's facts, or the error as text. Blocks for at most twice an answer's deadline for each 64
-    bookies."""
+    """Return each bookie's facts, or the error as text. This blocks for at most twice the deadline of an answer for
+    every 64 bookies."""
     return asyncio.run(_ask_all(ports, infos))
 
 

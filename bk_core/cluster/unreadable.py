@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the nodes of a metadata store that cannot be read, by reading nodes of all kinds, one after the other (M6)."""
+"""Finds the nodes of a metadata store that cannot be read. It reads nodes of all kinds, one after the other (M6)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bk_core.metadata.unreadable import UnreadableNode
 
 
 class Unreadable(NamedTuple):
-    """The unreadable nodes by path. ``is_whole``: there was time to read every node."""
+    """The unreadable nodes. ``is_whole`` says whether the time was enough to read every node."""
 
     nodes: tuple[UnreadableNode, ...]
     is_whole: bool
 
 
 def find_unreadable(store: MetadataStore, within_s: float) -> Unreadable:
-    """Read all nodes, or as many as the time allows. Kinds with few nodes come first, the records of ledgers last.
-    Raises the errors of the store."""
+    """Read all nodes, or stop after ``within_s`` seconds, and return the unreadable ones. Kinds with few nodes come
+    first, and the records of ledgers last. Raises the errors of the store."""
     until = time.monotonic() + within_s
     store.sync()
     looked = Unreadable((), True)
@@ -37,7 +37,7 @@ def find_unreadable(store: MetadataStore, within_s: float) -> Unreadable:
 
 
 def _each_node(store: MetadataStore) -> Iterator[object]:
-    """Read the nodes kind by kind, and yield after each read. The store notes the nodes that it cannot read."""
+    """Read the nodes kind by kind, and yield after each read. The store records the nodes that it cannot read."""
     few: list[Callable[[], object]] = [
         *(store.writable_bookies, store.read_only_bookies, store.cookies, store.bookie_orders),
         *(store.underreplication_locks, store.lost_bookie_recovery_delay_s),
@@ -55,7 +55,8 @@ def _each_node(store: MetadataStore) -> Iterator[object]:
 
 
 def _of_log(log: LogStore) -> Iterator[object]:
-    """Read the head of a log, its unlinked records, its transaction records and its pages; yield after each."""
+    """Read the head of a log, its unlinked records, its transaction records and its pages, and yield after each
+    read."""
     with contextlib.suppress(NoSuchLogError, MetadataCorruptError):
         head = log.read().value
         with contextlib.suppress(MetadataCorruptError):

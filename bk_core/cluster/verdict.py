@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a cluster: what is wrong, and what to do about it. A function of facts, without I/O.
+"""Makes the verdict on a cluster, which lists its problems with a remedy for each. It does no I/O.
 
 The facts are the objects that ``bk bookie list --json`` and ``bk replication status --json`` print. A bookie may also
 have ``numbers`` from its admin port (``full``, ``notReady``, ``damage``). A missing field counts as unknown.
@@ -21,26 +21,27 @@ Object = Mapping[str, Any]
 
 
 _REPAIR = "#/repair"
-"""The part of the web page that shows the ledgers that lack a copy."""
+"""The address of the part of the web page that shows the ledgers without enough copies."""
 
 
 def verdict(bookies: Sequence[Object], replication: Object) -> dict[str, object]:
-    """Return ``well``, the ``sentence`` that sums up, and the ``problems``, the worst first."""
+    """Return the verdict as an object. ``well`` says whether there is no problem, ``sentence`` sums up, and
+    ``problems`` lists the findings, the worst first."""
     found = sorted(_problems(bookies, replication), key=lambda each: each.weight is not Weight.PROBLEM)
     return {"well": not found, "sentence": _sentence(found, bookies), "problems": [_as_object(each) for each in found]}
 
 
 def unavailable(why: str) -> dict[str, object]:
     """Return the verdict for a metadata store that does not answer."""
-    do = "Look at ZooKeeper: clients cannot open or make ledgers without it. Writing to open ledgers continues."
+    do = "Check ZooKeeper: clients cannot open or create ledgers without it. Writing to open ledgers continues."
     short = "the metadata service does not answer"
     found = Finding(Weight.PROBLEM, f"The metadata service does not answer: {why}", do, short=short)
     return {"well": False, "sentence": f"Not well: {short}.", "problems": [_as_object(found)]}
 
 
 def _as_object(found: Finding) -> dict[str, str]:
-    """Return the finding as the web page takes it. ``rank`` is ``bad``, or ``warn`` for a note. ``bookie`` or ``place``
-    says where the page shows more."""
+    """Return the finding as an object for the web page. ``rank`` is ``bad``, or ``warn`` for a note. ``bookie`` or
+    ``place`` says which part of the page shows more."""
     is_place = found.where == _REPAIR
     return {
         "rank": "bad" if found.weight is Weight.PROBLEM else "warn",
@@ -133,7 +134,7 @@ def _of_registration(bookie: Object, replication: Object) -> Iterator[Finding]:
 
 
 def _by_whom(replication: Object) -> str:
-    """Return why repairs are not made, with the remedy; empty if nothing prevents them."""
+    """Return why no repairs are made, with the remedy, or an empty string if nothing prevents them."""
     if not replication.get("enabled", True):
         return "It is paused (bk replication resume). "
     return "" if replication.get("auditor") else "Nobody runs it: start bk autorecovery on two or three hosts. "
@@ -173,7 +174,7 @@ def _of_numbers(bookie: Object, replication: Object) -> Iterator[Finding]:
 
 
 def _told(bookie: Object, name: str) -> int:
-    """Return a count that the bookie gave over its lane, or else at its admin port."""
+    """Return a count that the bookie reported over its lane or, if it did not, at its admin port."""
     value = bookie.get(name)
     return int((bookie.get("numbers") or {}).get(name) or 0) if value is None else value
 

@@ -89,10 +89,10 @@ def test_how_many_bookies_of_an_entry_answer_counts_write_sets() -> None:
         ({}, {"auditor": None}, None, "start bk autorecovery"),
         ({"c": "away"}, {}, None, "no other bookie can take the copy"),
         ({"c": "away", "d": "read-only"}, {}, None, "no other bookie can take the copy"),
-        ({"c": "away", "d": "writable"}, {}, None, "for c to come back"),
+        ({"c": "away", "d": "writable"}, {}, None, "when c is back"),
         ({"c": "draining", "d": "writable"}, {}, None, "c drains"),
         ({"c": "draining"}, {}, None, "no other bookie can take the copy"),
-        ({}, {}, None, "is there"),
+        ({}, {}, None, "is registered"),
     ],
 )
 def test_why_copies_are_not_there_yet(

@@ -110,7 +110,7 @@ def _live_log(world: PageWorld, tab: Tab) -> None:
 def _repair(world: PageWorld, tab: Tab) -> None:
     tab.js("location.hash = '#/repair'")
     tab.until(f"document.querySelectorAll('tbody tr').length == {len(world.lacking)}", 12)
-    assert "nobody repairs (start bk autorecovery)" in tab.text("tbody")
+    assert "no worker repairs (start bk autorecovery)" in tab.text("tbody")
     assert "✕ none (start bk autorecovery)" in tab.text()
 
 
