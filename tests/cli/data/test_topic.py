@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from tests.kit import pulsar_entries as kit
+from tests.kit.memory_cluster import FAST
 from tests.kit.metadata_worlds import tree_of
 
 
@@ -158,10 +160,31 @@ def test_topic_and_message_are_explained(bk: Any, namespace: str) -> None:
     assert "near names" in bk.err
 
 
-def test_open_topic_is_read_to_the_end_that_an_ack_quorum_gives(bk: Any, namespace: str) -> None:
-    """A closed topic is not waited for."""
-    assert bk("topic", "read", f"{namespace}/orders", "--quorum", "--raw") == 0
-    assert bk.out == "one\ntwo\n\n"
+@pytest.mark.rule("P15")
+def test_last_message_of_an_idle_topic_is_printed_after_the_settle_time(bk: Any, namespace: str, served: Any) -> None:
+    config = replace(FAST, explicit_lac_delay_ms=50_000, lac_stall_ms=50_000, lac_timeout_ms=60_000)  # as a broker
+    store = open_store(served.uri)
+    try:
+        with blocking.connect(served.uri, config=config) as broker:
+            ledger = broker.create_ledger()
+            for value in (b"one", b"two"):
+                ledger.append(kit.entry(value))
+            path = TopicName.parse(f"{namespace}/idle").managed_ledger_path
+            ensure_path(tree_of(store), path)
+            record = proto.ManagedLedgerInfo(ledgers=[proto.LedgerInfo(ledger_id=ledger.ledger_id)])
+            tree_of(store).set(path, record.SerializeToString(), ANY_VERSION)
+            assert bk("topic", "read", f"{namespace}/idle", "--raw") == 0
+            assert bk.out == "one\n"
+            how = ("--quorum", "--quorum-settle-ms", "1000", "--raw")
+            assert bk("topic", "read", f"{namespace}/idle", *how) == 0
+            assert bk.out == "one\ntwo\n"
+            assert bk("topic", "read", f"{namespace}/idle", *how, "--follow", "--limit", "2") == 0
+            assert bk.out == "one\ntwo\n"
+            assert bk("topic", "explain", f"{namespace}/idle") == 0
+            assert f"an ack quorum of bookies has entry {ledger.ledger_id}:1, above the LAC" in bk.out
+            ledger.close()
+    finally:
+        store.close()
 
 
 @pytest.mark.parametrize(
