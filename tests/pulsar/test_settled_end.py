@@ -129,6 +129,20 @@ async def test_information_about_a_topic_does_not_wait() -> None:
         assert info.partitions[0].end.source == "lac"
 
 
+async def test_end_of_one_ledger_says_nothing_of_the_next() -> None:
+    async with asyncio.timeout(20), pulsar_world() as world:
+        before = await world.ledger(NAME, plain(b"a", b"b"), is_open=True)
+        after = await world.ledger(NAME, plain(b"c"), is_open=True)
+        settled = SettledEnd(50, follows=False)
+        async with await world.bookkeeper.open_ledger(before.ledger_id, recover=False) as reader:
+            await settled.wait(reader)
+            assert settled.known(reader, 0) == 1
+        async with await world.bookkeeper.open_ledger(after.ledger_id, recover=False) as reader:
+            assert settled.known(reader, -1) == -1
+            await settled.wait(reader)
+            assert settled.known(reader, -1) == 0
+
+
 async def test_failed_search_in_the_background_is_repeated() -> None:
     async with asyncio.timeout(20), pulsar_world() as world:
         written = await world.ledger(NAME, plain(b"a", b"b"), is_open=True)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutants of reads of Pulsar's topics: where an open topic ends (``readMode=quorum``)."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_PATH = "bk_core/pulsar/settled_end.py"
+_TESTS = "tests/pulsar/test_settled_end.py::test_"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="search-goes-on-when-the-lac-moves",
+        path=_PATH,
+        old="        if lac > self._lac:\n            self._cancel()\n",
+        new="        if lac > self._lac:\n",
+        tests=(f"{_TESTS}search_in_the_background_is_given_up_when_the_lac_moves",),
+        breaks="the last message of a topic is shown a settle time late, and busy topics are searched",
+        rule="P15",
+    ),
+    Mutant(
+        name="end-of-the-ledger-before",
+        path=_PATH,
+        old="if self._ledger_id != reader.ledger_id:",
+        new="if self._ledger_id is None:",
+        tests=(f"{_TESTS}end_of_one_ledger_says_nothing_of_the_next",),
+        breaks="entries of the next ledger are read that no ack quorum has",
+        rule="P15",
+    ),
+    Mutant(
+        name="search-that-failed-is-the-last",
+        path=_PATH,
+        old="            search, self._search = self._search, None\n            self._take(search)\n",
+        new="            self._take(self._search)\n",
+        tests=(
+            f"{_TESTS}search_in_the_background_is_given_up_when_the_lac_moves",
+            f"{_TESTS}failed_search_in_the_background_is_repeated",
+        ),
+        breaks="after one failure a tail never shows the last message of an idle topic",
+        rule="P15",
+    ),
+    Mutant(
+        name="available-now-ends-at-the-lac",
+        path="bk_spark/topics/stream_reader.py",
+        old="        settles = self._available_now and self._target is None\n",
+        new="        settles = False\n",
+        tests=("tests/spark/topics/test_quorum.py::test_available_now_waits_for_the_end_once",),
+        breaks="runs with trigger(availableNow=True) never read the last message of an idle topic",
+        rule="P15",
+    ),
+    Mutant(
+        name="read-that-ends-earlier-waits",
+        path="bk_core/pulsar/planning.py",
+        old="        if end is None or end > EntryPosition(last.ledger_id, reader.last_add_confirmed):\n",
+        new="        if end is not None or end is None:\n",
+        tests=(f"{_TESTS}read_that_ends_where_the_lac_is_does_not_wait",),
+        breaks="a read of confirmed messages takes a settle time longer",
+    ),
+)
