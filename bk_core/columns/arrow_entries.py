@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, writing: rows become entries. An entry is a directory and the record batch that it describes.
+"""Turns rows into entries of codec ``arrow``. An entry is a directory and the record batch that it describes.
 
-The directory (:mod:`bk_core.entries.arrow_directory`) has the place of each column, its CRC32C, its number of nulls,
-and its least and greatest value. Arrow finds those values, or numpy in Arrow's buffers; no Python runs for each row.
+The directory (:mod:`bk_core.entries.arrow_directory`) has the position of each column, its CRC32C, its number of nulls,
+and its least and greatest value. Arrow finds those values, or numpy in Arrow's buffers, so that no Python code runs for
+each row.
 """
 
 from __future__ import annotations
@@ -27,27 +28,29 @@ from bk_core.errors import EntryTooLargeError
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 ENTRY_BYTES_WANTED = 1 << 20
-"""The size in bytes up to which entries are filled, by default (option maxEntryBytes)."""
+"""The default of the option maxEntryBytes, which is the size in bytes up to which entries are filled."""
 FILLED = 0.9
-"""The share of the wanted size at which rows are cut, because slices of a batch do not compress equally well."""
+"""The share of the wanted size of an entry for which rows are cut. It is below 1, because slices of a batch do not
+compress equally well."""
 RAW_BYTES_MAX = 16 << 20
-"""Limits an entry's columns, in bytes before compression, unless the entry is a single row."""
+"""The maximum size of an entry's columns in bytes before compression. An entry of a single row may exceed it."""
 SMALL_BYTES = 4096
-"""An entry whose columns have fewer bytes is not compressed, because each compressed column has a length and a frame of
-its own. It also has no bounds and no aligned buffers, because those would cost more bytes than they save a reader."""
+"""The size in bytes of an entry's columns below which they are not compressed, because a compressed column adds a
+length and a frame. Such a small entry also has no bounds and no aligned buffers, because they would cost more bytes
+than they save a reader."""
 BUFFER_UNIT = 64
-"""Uncompressed buffers begin at multiples of this in the entry, as Arrow recommends. If a reader also loads the entry
-at such an address, it can use the buffers in place."""
+"""The alignment of uncompressed buffers in an entry, in bytes. Arrow recommends 64. A reader that loads the entry at
+such an address can use the buffers in place."""
 _ZEROS = bytes(BUFFER_UNIT)
 _U64, _I64 = np.dtype("<u8"), np.dtype("<i8")
 
 Pieces = list[Bytes]
-"""The bytes of an entry in pieces, so that all entries of a batch can be joined at once."""
+"""The bytes of an entry in pieces, so that one call can join all entries of a batch."""
 
 
 @dataclass(slots=True)
 class ArrowEntries:
-    """Turns rows into record batches in the log's ``schema``, each of at most ``entry_bytes_wanted`` or of one row."""
+    """Turns rows into entries in the log's ``schema``. An entry has at most ``entry_bytes_wanted``, or one row."""
 
     schema: bytes
     compression: str = "none"
@@ -56,8 +59,8 @@ class ArrowEntries:
     _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the previous batch
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
-        """Yield one batch of entries with about equally many rows. Raises InvalidArgumentError for a text that is not
-        UTF-8."""
+        """Yield one batch of entries, which have about the same number of rows. Raises InvalidArgumentError for a text
+        that is not UTF-8."""
         if not rows.num_rows:
             return
         batch = arrow_schema.conformed(rows, arrow_schema.from_bytes(self.schema))
@@ -78,7 +81,7 @@ class ArrowEntries:
         yield EntryBatch(lengths=lengths, payload=memoryview(b"".join([piece for entry in made for piece in entry])))
 
     def _cuts(self, rows: int, size: int) -> list[tuple[int, int]]:
-        """Return ranges of about equally many rows, in reverse order."""
+        """Return ranges of rows with about the same number of rows, in reverse order."""
         wanted = self.entry_bytes_wanted * FILLED
         parts = int(
             max(-(-size * self._ratio // wanted), -(-size // RAW_BYTES_MAX), -(-rows // arrow_message.ROWS_MAX))
@@ -87,8 +90,8 @@ class ArrowEntries:
         return [(rows * part // parts, rows * (part + 1) // parts) for part in reversed(range(parts))]
 
     def _entry(self, rows: pa.RecordBatch, size: int, first_row: int) -> Pieces | None:
-        """Return an entry of these rows, whose columns have ``size`` bytes, or None if the rows must be cut. Raises
-        EntryTooLargeError for a single row."""
+        """Return an entry of these rows, whose columns have ``size`` bytes, or None if the entry is too large and the
+        rows must be cut. Raises EntryTooLargeError for a single row."""
         if rows.num_rows == 1 and size > arrow_message.BODY_BYTES_MAX:
             raise too_large(first_row, size, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
         entry = entry_of(rows, self.compression, _layout(self.schema), small=size < SMALL_BYTES)
@@ -102,8 +105,8 @@ class ArrowEntries:
 
 @dataclass(frozen=True, slots=True)
 class EntryLayout:
-    """The properties of a schema's entries: their shape, and for each column the function that finds its bounds, if
-    any."""
+    """Properties that all entries of a schema share. ``bounds`` has, for each column, the function that finds its
+    bounds, or None for a column whose type has no bounds."""
 
     shape: Shape
     bounds: list[Callable[[pa.Array], Bounds] | None]
@@ -114,8 +117,8 @@ class EntryLayout:
 
 
 def entry_of(rows: pa.RecordBatch, compression: str, layout: EntryLayout, *, small: bool = False) -> Pieces:
-    """Return the bytes of an entry; those of Arrow's message are views. ``layout`` is the layout of the rows' schema.
-    For ``small`` see SMALL_BYTES."""
+    """Return the bytes of an entry in pieces. The pieces of Arrow's message are views. ``layout`` belongs to the rows'
+    schema. For ``small`` see SMALL_BYTES."""
     compression, shape = "none" if small else compression, layout.shape
     message = arrow_message.written(rows, compression)
     head = arrow_message.head_of(message)
@@ -150,15 +153,15 @@ def _aligned(head: Head, body: memoryview, shape: Shape) -> tuple[Bytes, list[Pi
 
 
 def _bounds_of(column: pa.Array, find: Callable[[pa.Array], Bounds] | None, nulls: int) -> Bounds:
-    """Return the bounds of a column in the form of docs/formats.md §7. A column with nothing but nulls has none."""
+    """Return the bounds of a column in the form of docs/formats.md §7. A column with only nulls has no bounds."""
     if find is None or nulls == len(column):
         return NO_BOUNDS
     return find(column.drop_null() if nulls else column)
 
 
 def _finder(kind: pa.DataType) -> Callable[[pa.Array], Bounds] | None:
-    """Return the function that finds the bounds of a column of this type, if the column has values and no nulls. None
-    for types without bounds, such as lists, structs and maps."""
+    """Return the function that finds the bounds of a column of this type. The function needs a column with at least one
+    value and without nulls. Return None for types without bounds, such as lists, structs and maps."""
     types = pa.types
     if types.is_string(kind) or types.is_binary(kind):
         return _bytes_bounds
@@ -199,7 +202,7 @@ def _float_bounds(dtype: np.dtype[Any], column: pa.Array) -> Bounds:
 
 
 def _decimal_bounds(column: pa.Array) -> Bounds:
-    """Return the bounds of a column of 128-bit numbers, whose lower half comes first."""
+    """Return the bounds of a column of 128-bit numbers. Each number is two 64-bit numbers, the lower half first."""
     halves = _numbers(column, _U64, 2).reshape(-1, 2)
     lower, upper = halves[:, 0], halves[:, 1].view(_I64)
     low, high = upper.min(), upper.max()
@@ -212,7 +215,7 @@ def _exact(low: bytes, high: bytes) -> Bounds:
 
 
 def _numbers(column: pa.Array, dtype: np.dtype[Any], each: int = 1) -> np.ndarray[Any, Any]:
-    """Return the values of a column as a view, in which each value is ``each`` numbers."""
+    """Return the values of a column as a view, in which each value takes ``each`` numbers of type ``dtype``."""
     start, stop = each * column.offset, each * (column.offset + len(column))
     return np.frombuffer(column.buffers()[1], dtype=dtype)[start:stop]
 
@@ -234,7 +237,8 @@ def _crc_of(pieces: Sequence[Bytes]) -> int:
 
 
 def too_large(row: int, size: int, bytes_max: int) -> EntryTooLargeError:
-    """Return the error for a row that fits in no entry. ``row`` counts from the first row of its task."""
+    """Return the error for a row that is larger than the maximum entry. ``row`` is its position in the rows of its
+    task."""
     remedy = "raise maxEntryBytes, or split the value" if bytes_max < ENTRY_BYTES_MAX else "split the value"
     return EntryTooLargeError(
         f"an entry may have at most {bytes_max} bytes", value=f"row {row} makes one of {size}", remedy=remedy

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of an Arrow RecordBatch message: Arrow's description of the buffers that follow it (Arrow's Message.fbs).
+"""Parses, checks and makes the head of an Arrow RecordBatch message, which describes the buffers that follow it
+(Arrow's Message.fbs).
 
-Arrow checks a message's structure when it decodes it, and then the decoded columns. But Arrow believes the length that
-a compressed buffer claims, allocates that much, and takes any number of rows. So the head is checked here first,
-without reading beyond its bytes. This file also makes new heads: it takes a head that Arrow wrote and replaces the
-numbers in it. This costs Python once for each entry, never for each row.
+Arrow checks a message's structure when it decodes the message, and then the decoded columns. But it trusts the length
+that a compressed buffer claims, allocates as many bytes, and accepts any number of rows. So the head is checked here
+first, without reading beyond its bytes. A new head is made from a head that Arrow wrote, with other numbers in it. The
+Python code runs once for each entry, and never for each row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROWS_MAX = 1 << 16
 BODY_BYTES_MAX = 64 << 20
 """The maximum size of an entry's columns, in bytes after decompression."""
 COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
-"""Arrow's numbers for compression methods."""
+"""The names of compression methods by Arrow's number. None means that the message has no such field."""
 
 _CONTINUATION = 0xFFFFFFFF
 _BEGIN = struct.Struct("<II")
@@ -35,7 +36,7 @@ _NUMBER, _PAIR = struct.Struct("<q"), struct.Struct("<qq")
 
 
 class NotABatch(ValueError):
-    """The bytes are not one RecordBatch message, or its size is over a limit."""
+    """The error for bytes that are not one RecordBatch message, or whose size is over a limit."""
 
 
 Pair: TypeAlias = tuple[int, int]
@@ -43,10 +44,11 @@ Pair: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a RecordBatch message and its contents.
+    """The head of a RecordBatch message.
 
-    ``nodes`` are the rows and nulls of each column; columns inside a column follow it. ``buffers`` are pairs of offset
-    in the body and length. ``compression`` is Arrow's number; None: not compressed.
+    ``data`` are the bytes of the head, and the other fields its contents. ``nodes`` has a pair of rows and nulls for
+    each column; the columns inside a column follow it. ``buffers`` are pairs of offset in the body and length.
+    ``compression`` is Arrow's number, or None if nothing is compressed.
     """
 
     data: memoryview
@@ -55,11 +57,11 @@ class Head:
     nodes: list[Pair]
     buffers: list[Pair]
     compression: int | None
-    _places: tuple[int, int, int, int]  # where ``data`` has rows, body length, nodes, buffers; 0: absent
+    _places: tuple[int, int, int, int]  # positions in ``data`` of rows, body length, nodes, buffers; 0: absent
 
     def with_numbers(self, rows: int, nodes: Sequence[Pair], buffers: Sequence[Pair], body_bytes: int) -> bytearray:
-        """Return the head with other numbers, for the same number of nodes and buffers. The head must have been written
-        for a batch with rows and a body, because Arrow leaves zeros out."""
+        """Return the head with other numbers in it. The numbers of nodes and of buffers must not change. The head must
+        have been written for a batch with rows and a body, because Arrow leaves zeros out."""
         made = bytearray(self.data)
         rows_at, body_at, nodes_at, buffers_at = self._places
         assert rows_at * body_at, "Arrow left one of the numbers out"
@@ -73,8 +75,8 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The nodes and buffers of a message that belong to each top-level column. Column k has the nodes from ``nodes[k]``
-    to below ``nodes[k + 1]``, and its buffers likewise."""
+    """Says which nodes and buffers of a message belong to each top-level column. Column k has the nodes from
+    ``nodes[k]`` to before ``nodes[k + 1]``, and the buffers from ``buffers[k]`` to before ``buffers[k + 1]``."""
 
     nodes: list[int]
     buffers: list[int]
@@ -91,7 +93,7 @@ class Shape:
 
 
 def written(rows: pa.RecordBatch, compression: str) -> memoryview:
-    """Return the encapsulated message of ``rows`` as Arrow writes it."""
+    """Return the message of ``rows`` that Arrow writes, in Arrow's encapsulated format."""
     if compression == "none":
         return memoryview(rows.serialize())
     sink = pa.BufferOutputStream()
@@ -102,13 +104,13 @@ def written(rows: pa.RecordBatch, compression: str) -> memoryview:
 
 
 def template(schema: pa.Schema, compression: str = "none") -> Head:
-    """Return a head that contains every number, for :meth:`Head.with_numbers`."""
+    """Return a head of this schema in which Arrow left out no number, so that :meth:`Head.with_numbers` can be used."""
     rows = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
     return head_of(written(rows, compression))
 
 
 def head_of(message: memoryview) -> Head:
-    """Parse the head at the start of ``message``. Raises NotABatch if the bytes are not such a message."""
+    """Parse the head at the start of ``message``. Raises NotABatch if the bytes are not a RecordBatch message."""
     try:
         return _head_of(message)
     except (struct.error, IndexError, OverflowError) as error:
@@ -134,8 +136,8 @@ def _head_of(message: memoryview) -> Head:
 
 
 def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
-    """Return the decompressed size of buffers in ``body``. Each begins with its decompressed length; −1 means that this
-    buffer is not compressed. Raises NotABatch for an impossible length."""
+    """Return the total decompressed size of buffers in ``body``. Each buffer begins with its decompressed length, or
+    with −1 if it is not compressed. Raises NotABatch for an impossible length."""
     total = 0
     for offset, size in buffers:
         if not size:
@@ -150,7 +152,7 @@ def decoded_bytes(body: memoryview, buffers: Sequence[Pair]) -> int:
 
 
 class _Table:
-    """A flatbuffers table at ``at``, whose fields are found by number through its vtable."""
+    """Reads a flatbuffers table at position ``at``. It finds a field by its number in the table's vtable."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data, self._at = data, at
@@ -161,7 +163,7 @@ class _Table:
         return self.place(field) != 0
 
     def place(self, field: int) -> int:
-        """Return the field's place in the data, or 0 if the field is absent."""
+        """Return the field's position in the data, or 0 if the field is absent."""
         offset = _number(self._data, "<H", self._places + 4 + 2 * field) if field < self._count else 0
         return self._at + offset if offset else 0
 
@@ -173,7 +175,7 @@ class _Table:
         return _Table(self._data, self._pointed(field))
 
     def structs(self, field: int) -> tuple[int, list[Pair]]:
-        """Return the place of a vector of structs of two 64-bit numbers, and the structs."""
+        """Return the position of a vector of structs, and the structs, each of which is two 64-bit numbers."""
         if not self.has(field):
             return 0, []
         at = self._pointed(field) + 4

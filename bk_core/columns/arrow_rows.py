@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec ``arrow``, reading: entries become record batches, with only the wanted columns.
+"""Turns entries of codec ``arrow`` into record batches with only the wanted columns.
 
-An entry's directory says where the columns are. Each wanted column is checked by its own CRC32C. Then Arrow decodes a
-message of the wanted columns alone: the other columns are neither copied nor checked.
+An entry's directory says where the columns are. Each wanted column is checked by its CRC32C. Then Arrow decodes a
+message of only the wanted columns. The remaining columns are neither copied nor checked.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.errors import IntegrityError
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
-"""Small entries are joined until their rows reach one of these: a number of rows, or a size of decoded columns in
-bytes."""
+"""The number of rows, and the size of decoded columns in bytes, up to which the rows of consecutive entries are joined.
+A batch is complete once it has reached one of the two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """How to read the entries of an extent. ``places`` are the indices of the columns to read in the extent's schema,
-    which has this ``shape``. ``shown`` is the schema of the columns to read, and ``message`` is Arrow's message of
-    ``shown``."""
+    """Describes how to read the entries of an extent. ``places`` are the indices of the wanted columns in the extent's
+    schema, and ``shape`` is the shape of that schema. ``shown`` is the schema of the wanted columns, and ``message`` is
+    Arrow's message of ``shown``. ``key`` has the extent's schema and the names of the wanted columns."""
 
     key: tuple[bytes, tuple[str, ...]]
     message: bytes
@@ -51,8 +51,8 @@ class Joined(NamedTuple):
 
 
 class BadText(NamedTuple):
-    """An entry with texts that are not UTF-8. In its columns such texts are null; ``bad`` marks their rows, and ``why``
-    names the first."""
+    """An entry with texts that are not UTF-8. These texts are null in ``columns``. ``bad`` marks their rows, and
+    ``why`` describes the first of them."""
 
     columns: pa.RecordBatch
     bad: texts.Mask
@@ -60,12 +60,12 @@ class BadText(NamedTuple):
 
 
 Found: TypeAlias = pa.RecordBatch | BadText | Exception
-"""An entry's columns, or the reason why it has none."""
+"""The result of reading an entry. It is the entry's columns, or the reason why it cannot be read."""
 
 
 class Decoded(NamedTuple):
-    """An entry of ``length`` bytes. ``size`` is the decoded size of its columns in bytes. ``row_index`` has the rows'
-    places in the entry; None: all of its rows are there."""
+    """The columns of an entry of ``length`` bytes. ``size`` is the decoded size of the columns in bytes. ``row_index``
+    has the positions of the rows in the entry, or is None if ``columns`` has all rows of the entry."""
 
     columns: pa.RecordBatch
     size: int
@@ -122,16 +122,17 @@ class _Message(NamedTuple):
 
 
 def decoded(batch: EntryBatch, stored: Stored, *, use_threads: bool = False) -> Iterator[tuple[Found, int]]:
-    """Yield for each entry its columns and their size, or the reason why it has none. Arrow reads all entries as one
-    stream until one fails. ``use_threads``: Arrow decompresses columns on all processors; a task of Spark has only
-    one."""
+    """Yield, for each entry, its columns or the reason why it cannot be read, and the size of the columns. Arrow reads
+    all entries as one stream until an entry fails. With ``use_threads`` Arrow decompresses columns on all processors; a
+    task of Spark has only one."""
     return _read([_looked_at(entry, stored) for entry in batch.entry_views()], stored, use_threads)
 
 
 def decoded_parts(
     directories: Sequence[Directory], parts: EntryBatch, stored: Stored, *, use_threads: bool = False
 ) -> Iterator[tuple[Found, int]]:
-    """Do the same as :func:`decoded` for entries of which only the wanted columns were read."""
+    """Do the same as :func:`decoded` for entries of which only the wanted columns were read. ``parts`` has these
+    columns, and ``directories`` the entries' directories."""
     views = zip(directories, parts.entry_views(), strict=True)
     return _read([_cut_out(directory, part, stored) for directory, part in views], stored, use_threads)
 
@@ -153,8 +154,8 @@ def _read(
 
 
 def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
-    """Return the message of the wanted columns, each of them checked, or the reason why there is none. If no column is
-    wanted, nothing is decoded: the directory has the number of rows."""
+    """Check the wanted columns and return their message, or the reason why the entry cannot be read. If no column is
+    wanted, return a batch without columns, because the directory has the number of rows."""
     try:
         directory = arrow_directory.parse(entry, len(entry))
         _check_directory(directory, stored)
@@ -174,8 +175,8 @@ def _looked_at(entry: memoryview, stored: Stored) -> _Message | pa.RecordBatch |
 
 
 def _cut_out(directory: Directory, part: memoryview, stored: Stored) -> _Message | pa.RecordBatch | Exception:
-    """Do the same as :func:`_looked_at` for a part of an entry: the message's head and the wanted columns, which were
-    checked when they were received."""
+    """Do the same as :func:`_looked_at` for a part of an entry, which is the message's head and the wanted columns.
+    They were already checked when they were received."""
     try:
         _check_directory(directory, stored)
         if not stored.places:
@@ -195,7 +196,7 @@ def _check_directory(directory: Directory, stored: Stored) -> None:
 
 def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: Stored) -> _Message:
     """Return a message of the wanted columns, which are consecutive in ``body``. ``head_bytes`` is the head of the
-    message as it was written. Raises NotABatch."""
+    entry's message. Raises NotABatch if the head and the directory do not fit each other or the schema."""
     head, shape, base = arrow_message.head_of(head_bytes), stored.shape, directory.offsets[0]
     if (len(head.nodes), len(head.buffers)) != (shape.nodes[-1], shape.buffers[-1]):
         raise NotABatch("the columns of its Arrow message differ from its schema's")
@@ -230,13 +231,14 @@ def without_columns(rows: int) -> pa.RecordBatch:
 
 
 def _usable_in_place(body: Bytes) -> Bytes:
-    """Return the body itself, or a copy of it at an aligned address if numbers would lie across words of memory."""
+    """Return the body itself if its address is aligned, otherwise a copy of it. In an unaligned body, numbers would lie
+    across words of memory."""
     return body if pa.py_buffer(body).address % arrow_directory.UNIT == 0 else bytes(body)
 
 
 def _without_bad_text(message: _Message, stored: Stored) -> BadText | None:
-    """Return the entry without the texts that are not UTF-8, or None if something else is wrong with it. Its columns
-    are read with bytes in place of texts, so that everything else is still checked."""
+    """Return the entry without the texts that are not UTF-8, or None if it has another error. Its columns are read with
+    bytes in place of texts, so that Arrow still checks everything else."""
     try:
         columns = _next(_open([message], stored, use_threads=False, schema=_schema_of_bytes(*stored.key)))
     except (pa.ArrowException, OSError, ValueError):
@@ -259,15 +261,15 @@ def _open(
     messages: Sequence[_Message], stored: Stored, use_threads: bool, *, schema: bytes | None = None
 ) -> ipc.RecordBatchStreamReader:
     """Open Arrow's reader on a stream of these messages. Columns that are not compressed are not copied. ``schema`` is
-    Arrow's message of the schema, if it differs from the stored one."""
+    Arrow's message of the schema if it differs from ``stored.message``."""
     pieces = filter(len, chain([schema or stored.message], *((message.head, message.body) for message in messages)))
     file = pa.PythonFile(_Stream(pieces), mode="r")
     return ipc.open_stream(file, options=ipc.IpcReadOptions(use_threads=use_threads))
 
 
 class _Stream:
-    """Pieces of memory as a file that is read without copying. Each piece is a head or a body, and Arrow never reads
-    across the end of one."""
+    """A file over pieces of memory, which are read without a copy. Each piece is a head or a body, and Arrow never
+    reads across the end of a piece."""
 
     closed = False
 
@@ -300,7 +302,7 @@ def stored_columns(schema: bytes, wanted: tuple[str, ...]) -> Stored:
 
 @lru_cache(maxsize=64)
 def _schema_of_bytes(schema: bytes, wanted: tuple[str, ...]) -> bytes:
-    """Return Arrow's message of the shown columns' schema, with bytes in place of texts."""
+    """Return Arrow's message of the wanted columns' schema, with bytes in place of texts."""
     shown = stored_columns(schema, wanted).shown
     return bytes(pa.schema([field.with_type(texts.as_bytes(field.type)) for field in shown]).serialize())
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts Arrow schemas into the bytes that a log keeps, and back. The bytes are Arrow's own JSON form, canonical
-(docs/formats.md §7).
+"""Converts Arrow schemas into the bytes that a log keeps, and back. The bytes are Arrow's JSON form of a schema, in
+canonical form (docs/formats.md §7).
 
-Everything is nullable except keys of maps. Names inside lists and maps, and metadata, are not kept: they describe how a
-DataFrame was made and not what it holds.
+Everything is nullable except keys of maps. Names inside lists and maps, and metadata, are not kept, because they
+describe how a DataFrame was made and not its contents.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _LIST, _STRUCT, _MAP, _DECIMAL = "list", "struct", "map", "decimal"
 
 
 def to_bytes(schema: pa.Schema) -> bytes:
-    """Return the canonical bytes of a schema whose types a log can keep."""
+    """Return the canonical bytes of a schema. A log must be able to keep its types."""
     return schemas.encode([_field(field.name, field.type) for field in schema])
 
 
 def is_simple(kind: pa.DataType) -> bool:
-    """Return whether a log keeps this type unchanged, and the type has no other type inside."""
+    """Return whether this type contains no other type, and a log keeps it unchanged."""
     return kind in _SIMPLE
 
 
 @lru_cache(maxsize=64)
 def from_bytes(data: bytes) -> pa.Schema:
-    """Return the schema that these bytes describe, with all fields nullable. Raises MetadataCorruptError for bytes that
-    :func:`to_bytes` does not make."""
+    """Return the schema in these bytes, with all fields nullable. Raises MetadataCorruptError for bytes that are not in
+    the form of :func:`to_bytes`."""
     try:
         return pa.schema([pa.field(name, _type(field)) for name, field in schemas.fields_of(data).items()])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -100,8 +100,8 @@ def _type(field: Mapping[str, Any]) -> pa.DataType:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the columns of ``schema``, by name and in its order and types. Large, view and dictionary types, zones,
-    and names inside a type are settings of the program that made the rows, so they are cast away."""
+    """Return the columns of ``schema``, found by name, in its order and its types. Large, view and dictionary types,
+    zones, and names inside a type depend on the program that made the rows, so they are replaced by a cast."""
     if rows.schema.equals(schema):
         return rows
     columns = [rows.column(field.name) for field in schema]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts Arrow arrays of any layout into the types that a log keeps, and counts the bytes that rows take.
 
-Theory. Arrow's own casts are not enough here. A view, a dictionary or a slice may point into buffers of many gigabytes.
+Theory. Arrow's casts are not enough here. A view, a dictionary or a slice may point into buffers of many gigabytes.
 ``nbytes`` counts a shared buffer once. A cast of a large list to a list refuses offsets beyond 2 GiB even if the slice
 is small. A cast of views to text does not check that the result fits. So the caller first counts the bytes that each
-row would take alone and cuts the rows to a few megabytes. Then they are rebuilt layer by layer, with offsets that begin
-at zero.
+row would take without sharing, and cuts the rows to a few megabytes. Then this file rebuilds the arrays layer by layer,
+with offsets that begin at zero.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     I64 = npt.NDArray[np.int64]
 
 _VIEW = np.dtype([("length", "<i4"), ("rest", "V12")])
-"""A view of Arrow: the length of the value, then the value itself or its place."""
+"""The layout of Arrow's views, which is the length of the value followed by the value itself or by its position."""
 _OFFSET_BYTES = 4
 
 
 def row_bytes(column: pa.Array) -> I64:
-    """Return the approximate bytes that each row's value would take alone, without validity bits."""
+    """Return the approximate number of bytes that each row's value would take if it shared no buffer, without validity
+    bits."""
     kind, types = column.type, pa.types
     if isinstance(kind, pa.BaseExtensionType):
         return row_bytes(column.storage)
@@ -63,8 +64,7 @@ def _row_bytes_of_lists(column: pa.Array) -> I64:
 
 
 def fixed_bytes(kind: pa.DataType) -> int | None:
-    """Return the bytes of one value, at least 1, if all values of the type take the same number of bytes; otherwise
-    None."""
+    """Return the number of bytes of one value, at least 1, or None if values of this type differ in size."""
     types = pa.types
     if types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         return max(1, int(kind.bit_width) // 8)
@@ -72,8 +72,8 @@ def fixed_bytes(kind: pa.DataType) -> int | None:
 
 
 def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values as ``kind``, a type that a log keeps. Shared buffers are replaced by buffers of the array's
-    own. Raises pyarrow.ArrowInvalid for a value that the type cannot hold."""
+    """Return the values of a column in the type ``kind``, which must be a type that a log keeps. The result does not
+    point into large shared buffers. Raises pyarrow.ArrowInvalid for a value that ``kind`` cannot hold."""
     given, types = column.type, pa.types
     if isinstance(given, pa.BaseExtensionType):
         return converted(column.storage, kind)
@@ -109,7 +109,8 @@ def _converted_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _without_views(values: pa.Array) -> pa.Array:
-    """Return the values of a dictionary or of runs in a layout from which Arrow can take values."""
+    """Return the values of a dictionary or of runs with views replaced by large types, because Arrow cannot take values
+    from views."""
     kind = values.type
     if pa.types.is_string_view(kind):
         return values.cast(pa.large_string())
@@ -122,7 +123,8 @@ def _children(column: pa.Array) -> list[pa.Array]:
 
 
 def _list_offsets(column: pa.Array) -> I64:
-    """Return where the elements of each row begin in the children, and where the last ones end."""
+    """Return the offsets in the child arrays at which each row's elements begin, followed by the end of the last
+    row's."""
     if pa.types.is_fixed_size_list(column.type):
         places: I64 = np.arange(column.offset, column.offset + len(column) + 1) * column.type.list_size
         return places
@@ -141,13 +143,13 @@ def _offsets(column: pa.Array) -> I64:
 
 
 def _indices(column: pa.DictionaryArray) -> I64:
-    """Return the index of each row's value in the dictionary; 0 for a null."""
+    """Return the index of each row's value in the dictionary. For a null it is 0."""
     found: I64 = pc.fill_null(column.indices, 0).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found
 
 
 def _runs(column: pa.RunEndEncodedArray) -> I64:
-    """Return the index of the run in which each row lies."""
+    """Return the index of the run that each row belongs to."""
     ends = column.run_ends.to_numpy(zero_copy_only=False)
     return np.searchsorted(ends, np.arange(column.offset, column.offset + len(column)), side="right").astype(np.int64)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of an envelope: key, value, timestamp and headers of one row in one entry (docs/formats.md §7).
+"""Converts columns into envelopes and back. An envelope is an entry with the key, value, timestamp and headers of one
+row (docs/formats.md §7).
 
 ::
 
@@ -11,9 +12,9 @@
     then two i32 a header: bytes of its key and of its value, −1: null; a header that is null itself: −2 and −1
     then the key, then key and value of each header in order, then the value, to the end
 
-All integers are little-endian. Theory: each part of an entry is one piece of the payload, and the pieces of a batch are
+All integers are little-endian. Theory. Each part of an entry is one piece of the payload, and the pieces of a batch are
 consecutive. So the payload already is an Arrow column of pieces, and a column of keys is a selection of these pieces.
-Numpy finds where pieces end, Arrow picks them, and no Python runs for an entry.
+Numpy finds the ends of the pieces, Arrow selects pieces, and no Python code runs for each entry.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ HEADERS_TYPE = pa.list_(pa.field("element", HEADER))
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """The columns of some entries. ``bad`` marks the entries that are not envelopes: all their columns are null."""
+    """The columns of some entries. ``bad`` marks the entries that are not envelopes. All columns of these entries are
+    null."""
 
     key: pa.Array
     value: pa.Array
@@ -58,9 +60,9 @@ class Envelopes:
 
 
 def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Array) -> pa.Array:
-    """Return a binary array with one entry for each row. Key and value are binary, the timestamp is TIMESTAMP without
-    nulls, headers are HEADERS_TYPE. Key, value and headers may be null, but no row may have more than HEADERS_MAX
-    headers."""
+    """Return a binary array with one entry for each row. ``key`` and ``value`` must be binary, ``timestamp`` must have
+    type TIMESTAMP and no nulls, and ``headers`` must have type HEADERS_TYPE. Key, value and headers may be null. No row
+    may have more than HEADERS_MAX headers."""
     count = len(value)
     head = np.zeros(count, dtype=HEAD)
     head["version"] = VERSION
@@ -78,8 +80,8 @@ def encode(key: pa.Array, value: pa.Array, timestamp: pa.Array, headers: pa.Arra
 
 
 def decode(batch: EntryBatch) -> Envelopes:
-    """Return the columns of entries. Arbitrary bytes do no harm: this raises for none, and allocates at most a few
-    times their size."""
+    """Return the columns of entries. The entries may have any bytes. This never raises, and allocates at most a few
+    times the size of the entries."""
     lengths = batch.lengths.astype(np.int64)
     starts = batch.offsets()[:-1]
     payload = np.frombuffer(batch.payload, dtype=np.uint8)
@@ -103,8 +105,8 @@ def decode(batch: EntryBatch) -> Envelopes:
 def _cut(
     batch: EntryBatch, head: npt.NDArray[np.void], ok: Mask, pairs: npt.NDArray[np.void], of_entry: I64, rest: I64
 ) -> Envelopes:
-    """Build the columns from the parts of each entry. An entry that is not ``ok`` is a single piece, which no column
-    picks."""
+    """Build the columns from the parts of each entry. An entry that is not ``ok`` becomes a single piece, which no
+    column selects."""
     kept = ok[of_entry]
     pairs, of_entry = pairs[kept], of_entry[kept]
     counts = np.bincount(of_entry, minlength=len(ok)).astype(np.int64)
@@ -158,7 +160,7 @@ def _encode_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _pairs(payload: npt.NDArray[np.uint8], starts: I64, counts: I64) -> tuple[npt.NDArray[np.void], I64]:
-    """Return the length tables of all headers, and for each header the index of its entry."""
+    """Return the lengths of all headers, and the index of each header's entry."""
     of_entry = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(of_entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     at = starts[of_entry] + HEAD.itemsize + PAIR.itemsize * within
@@ -173,7 +175,7 @@ def _sane(pairs: npt.NDArray[np.void], of_entry: I64, count: int) -> Mask:
 
 
 def _gather(payload: npt.NDArray[np.uint8], at: I64, kind: np.dtype[np.void], there: Mask) -> npt.NDArray[np.void]:
-    """Return the structs at byte positions ``at``; zeros where ``there`` is false."""
+    """Return the structs at byte positions ``at``. Where ``there`` is false, the struct has zeros."""
     found = np.zeros((len(at), kind.itemsize), dtype=np.uint8)
     found[there] = payload[at[there, None] + np.arange(kind.itemsize)]
     return found.view(kind).reshape(len(at))
@@ -188,7 +190,7 @@ def _pick(pieces: pa.Array, at: I64, valid: Mask) -> pa.Array:
 
 
 def _text(keys: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return the keys as strings, and a mask of those that are not UTF-8, which become null."""
+    """Return the keys as strings, and a mask of the keys that are not UTF-8. These keys become null."""
     try:
         return keys.cast(pa.string()), np.zeros(len(keys), dtype=np.bool_)
     except pa.ArrowInvalid:

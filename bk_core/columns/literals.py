@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares a column with a Python value exactly, by rewriting the comparison with a value that the column's type has.
 
-Theory. The values of a column's type form an ordered set without duplicates. Integers, decimals, dates and times are
-the integers of a range, each divided by the ``scale`` of the type; floating-point numbers are those of their width. A
-literal is an exact fraction, or an infinity. If the type has that value, the operator stays. If not, ``==`` holds for
-no row and ``!=`` for all rows, ``<`` and ``<=`` mean "at most the greatest value of the type below it", and ``>`` and
-``>=`` mean "at least the least value above it". So no literal is rounded.
+Theory. The values of a column's type form an ordered set without duplicates. The values of integers, decimals, dates
+and times are the integers of a range, each divided by the ``scale`` of the type. The values of a floating-point type
+are those of its width. A literal is an exact fraction, or an infinity. If the type has that value, the operator does
+not change. Otherwise ``==`` holds for no row and ``!=`` for all rows, ``<`` and ``<=`` mean "at most the greatest value
+of the type below the literal", and ``>`` and ``>=`` mean "at least the least value of the type above the literal". So
+no literal is rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 Exact: TypeAlias = Fraction | float
-"""A fraction, or a float that is an infinity."""
+"""The exact value of a literal, as a fraction or as a float that is an infinity."""
 
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
@@ -30,13 +31,15 @@ _INFINITY = float("inf")
 
 
 class NotComparable(ValueError):
-    """The literal cannot be ordered with values of the column's type. The text says what to compare with."""
+    """The error for a literal that cannot be compared with values of the column's type. Its text names the literals
+    that can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An operator and a value of the column's type: ``scalar`` for Arrow, ``key`` for the bounds of an entry's
-    directory. If ``scalar`` is None, the comparison holds for every value (``always``) or for none."""
+    """A comparison of a column with a value of the column's type. ``scalar`` is the value for Arrow, and ``key`` the
+    value to compare with the bounds in an entry's directory. If ``scalar`` is None, the comparison holds for every
+    value (with ``always``) or for none."""
 
     operator: str
     scalar: pa.Scalar | None = None
@@ -49,7 +52,7 @@ ALWAYS, NEVER = Comparison("", always=True), Comparison("")
 
 def comparison(operator: str, literal: Any, kind: pa.DataType) -> Comparison:
     """Return the comparison of a column of type ``kind`` with ``literal``. ``operator`` is one of ``== != < <= > >=``.
-    Raises NotComparable."""
+    Raises NotComparable if values of the type cannot be compared with the literal."""
     if pa.types.is_boolean(kind):
         return _same(operator, _boolean(literal), kind)
     if _is_text(kind) or _is_bytes(kind):
@@ -72,8 +75,8 @@ def _same(operator: str, value: Any, kind: pa.DataType) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Lattice:
-    """The values ``n / scale`` for the integers n from ``low`` to ``high``. ``what`` describes in an error the literals
-    that can be compared with this type."""
+    """The values of a type with steps of equal size, which are ``n / scale`` for the integers n from ``low`` to
+    ``high``. ``what`` is the text in an error that describes the literals that can be compared with the type."""
 
     scale: Fraction
     low: int
@@ -132,7 +135,8 @@ def _stepped(operator: str, exact: Exact, kind: pa.DataType, lattice: _Lattice) 
 
 
 def _between(operator: str, below: int, above: int, kind: pa.DataType, lattice: _Lattice) -> Comparison:
-    """Return the comparison with a value that the type does not have, which lies between two adjacent steps."""
+    """Return the comparison with a literal that is not a value of the type, and lies between the adjacent steps
+    ``below`` and ``above``."""
     match operator:
         case "<" | "<=":
             if below < lattice.low:
@@ -265,7 +269,8 @@ def _duration(literal: Any) -> Fraction:
 
 
 def _instant(literal: Any, what: str, *, is_aware: bool) -> Fraction:
-    """Return seconds since 1970-01-01T00:00, in UTC if the literal has a time zone, otherwise by its own clock."""
+    """Return a literal in seconds since 1970-01-01T00:00. A literal with a time zone is converted to UTC; a literal
+    without a time zone is not converted."""
     if isinstance(literal, pa.TimestampScalar | pa.Date32Scalar | pa.Date64Scalar):
         kind = literal.type
         if bool(pa.types.is_timestamp(kind) and kind.tz) != is_aware and pa.types.is_timestamp(kind):
@@ -295,8 +300,8 @@ def _seconds(span: datetime.timedelta) -> Fraction:
 
 
 def _numpy_time(literal: np.datetime64 | np.timedelta64, what: str) -> Fraction:
-    """Return a numpy time in seconds. Its unit may be weeks down to attoseconds; numpy itself converts years and
-    months."""
+    """Return a numpy time in seconds. Units from weeks to attoseconds are converted here. Numpy itself converts the
+    years and months of a datetime64."""
     unit, count = np.datetime_data(literal)
     units = _UNITS | {"ps": 10**12, "fs": 10**15, "as": 10**18}
     sizes = {"W": Fraction(7 * _DAY_S), "D": Fraction(_DAY_S), "h": Fraction(3600), "m": Fraction(60)}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a log as record batches, for programs that have Arrow and no Spark. This file decides which columns a read
-has, and turns the entries of each codec into them.
+"""Reads the rows of a log as record batches, for programs that have Arrow and no Spark. It decides which columns a read
+has, and turns the entries of each codec into these columns.
 
-Every read can also have the columns of :mod:`~bk_core.columns.row_origins`. If no columns are chosen it has those of
-the codec; for codecs with one row in an entry, the row's offset comes first.
+A read can also have the columns of :mod:`~bk_core.columns.row_origins`. If the caller chooses no columns, a read has
+those of the codec. For codecs with one row in each entry, the column ``offset`` then comes first.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ VALUE = "value"
 _AS_BYTES = 'codec="raw" reads their bytes'
 
 Part = tuple[pa.RecordBatch, Rows]
-"""Columns of the codec, and the origin of each row."""
+"""Some rows of a read. They are columns of the codec, and the origin of each row."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """Makes the rows of a read. ``reads_as`` is the codec, or TEXT for JSON entries as text. ``schema`` has the wanted
-    columns, in that order. ``known`` are all columns of the codec; ``data`` are those of them that the wanted columns
-    and ``where`` need."""
+    """Makes the rows of a read. ``reads_as`` is the codec, or TEXT for JSON entries that are read as text. ``schema``
+    has the wanted columns, in that order. ``known`` has all columns of the codec, and ``data`` has the columns of the
+    codec that ``schema`` or ``where`` needs."""
 
     reads_as: str
     schema: pa.Schema
@@ -60,9 +60,9 @@ class LogRows:
         members: pa.Schema | None = None,
         where: Sequence[Condition] | None = None,
     ) -> LogRows:
-        """Return the LogRows of a read. ``columns`` None: all that the codec has. ``newest`` is the log's newest
-        schema, for codec ``arrow``; ``members`` are the columns that entries of codec ``json`` are read as. Raises
-        InvalidArgumentError for columns that do not exist, or are named twice."""
+        """Return the LogRows of a read. If ``columns`` is None, the read has all columns of the codec. ``newest`` is
+        the log's newest schema, for codec ``arrow``. ``members`` are the columns as which entries of codec ``json`` are
+        read. Raises InvalidArgumentError for columns that do not exist or are named twice."""
         known = _data_of(codec, newest, members)
         names = list(known.names) if codec == ARROW else ["offset", *known.names]
         if columns is not None:
@@ -96,7 +96,7 @@ class LogRows:
                 yield found.select(self.schema.names)
 
     def wanted(self, schema: bytes) -> ColumnsWanted | None:
-        """Return which parts to read of entries of codec ``arrow`` with this schema, or None to read whole entries."""
+        """Return the parts to read of entries of codec ``arrow`` with this schema, or None to read whole entries."""
         stored = arrow_schema.from_bytes(schema)
         wanted = arrow_rows.stored_columns(schema, tuple(self.data.names)).places
         if len(wanted) == len(stored) and not self.where.conditions:
@@ -105,8 +105,8 @@ class LogRows:
         return ColumnsWanted(len(stored), tuple(wanted), may_have)
 
     def reader(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """Return batches of this read as Arrow's stream, which has the PyCapsule interface. Closing the stream drops
-        ``batches``: an importer of an Arrow stream closes it, but does not close an iterator."""
+        """Return batches of this read as a stream of Arrow, which has the PyCapsule interface. An importer closes such
+        a stream, but would not close an iterator. Closing the stream drops ``batches``."""
         return pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(self.schema, batches))
 
     def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
@@ -126,11 +126,11 @@ class LogRows:
 
 
 def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
-    """Return the codec for reading entries that the codecs ``written`` wrote. ``codec`` None: the one that wrote them
-    all.
+    """Return the codec for reading entries that the codecs ``written`` wrote. If ``codec`` is None, it is the codec
+    that wrote all of them.
 
-    ``raw`` reads any entry. ``envelope`` and ``json`` also read raw entries, since another program may have written
-    such bytes. Raises InvalidArgumentError for a codec that does not read all of them.
+    ``raw`` reads any entry. ``envelope`` and ``json`` also read raw entries, because another program may have written
+    an envelope or JSON as a raw entry. Raises InvalidArgumentError for a codec that cannot read all entries.
     """
     if codec is not None and codec not in CODECS:
         raise InvalidArgumentError("no such codec", value=codec, remedy=f"choose from {', '.join(CODECS)}")
@@ -148,7 +148,7 @@ def check_written(log: str, codec: str | None, written: Sequence[str]) -> str:
 
 
 def _data_of(codec: str, newest: bytes | None, members: pa.Schema | None) -> pa.Schema:
-    """Return the columns that a codec makes."""
+    """Return the columns of a codec. For ``newest`` and ``members`` see :meth:`LogRows.of`."""
     if members is not None and codec != JSON:
         raise InvalidArgumentError(
             "a schema is for entries of codec json", value=f"codec {codec}", remedy="columns=[…] chooses columns"
@@ -165,8 +165,8 @@ def _data_of(codec: str, newest: bytes | None, members: pa.Schema | None) -> pa.
 
 
 def _members(wanted: pa.Schema) -> pa.Schema:
-    """Return the columns that JSON objects are read as. Raises InvalidArgumentError for types that have no JSON
-    form."""
+    """Return the columns as which JSON objects are read. Raises InvalidArgumentError for types that have no JSON form,
+    and for names that a read adds or that occur twice."""
     if wrong := [f"{field.name} {field.type}" for field in wanted if json_text.unwritable(field.type)]:
         raise InvalidArgumentError(
             "columns have types that codec json cannot read", value=", ".join(wrong), remedy="read them as string"
@@ -193,7 +193,7 @@ def _checked(columns: Sequence[str], known: pa.Schema) -> list[str]:
 
 
 def _raw(batch: EntryBatch, at: LedgerAt, data: pa.Schema) -> list[pa.Array]:
-    """Return the values as a view of the receive buffer."""
+    """Return the values of raw entries as a view of the receive buffer."""
     return [batch.to_arrow()] if data.names else []
 
 
@@ -256,7 +256,7 @@ _READERS: Mapping[str, Callable[[EntryBatch, LedgerAt, pa.Schema], list[pa.Array
     JSON: _json,
     TEXT: _text,
 }
-"""The functions that decode the codecs with one row in an entry. They return the columns of ``data``."""
+"""The functions that decode entries of the codecs with one row in each entry. They return the columns of ``data``."""
 
 
 def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.RecordBatch:
@@ -267,6 +267,6 @@ def _batch(columns: list[pa.Array], data: pa.Schema, batch: EntryBatch) -> pa.Re
 
 
 def _refuse(codec: str, bad: Any, why: Callable[[int], str], batch: EntryBatch, at: LedgerAt) -> None:
-    """Raise CorruptEntryError for the first entry that is ``bad``."""
+    """Raise CorruptEntryError for the first entry that is marked in ``bad``."""
     first = int(np.flatnonzero(bad)[0])
     raise corrupt(codec, why(first), int(batch.entry_ids()[first]), at, _AS_BYTES)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The origin of rows, and the columns that show it. Every codec has these columns besides its own."""
+"""Has the origin of rows, and makes the columns that show it. A read of any codec can have these columns besides those
+of the codec."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ TYPES: dict[str, pa.DataType] = {
 """The columns and their types. A column of codec ``arrow`` may not have one of these names."""
 _TIMESTAMP = TYPES["ledger_ctime"]
 _SHORT, _LONG = 1 << 9, 1 << 15
-"""A constant column for a batch of _SHORT to _LONG rows is a slice of a cached column of _LONG rows. The cached column
-takes at most 7 MB, for a log with a long name."""
+"""The numbers of rows between which a batch's constant column is a slice of a cached column of _LONG rows. The cached
+column takes at most 7 MB, for a log with a long name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerAt:
-    """The origin of rows; one object for each range of a ledger.
+    """The origin of the rows of one range of a ledger.
 
-    The log offset of an entry is ``offset_shift`` plus its id; None for a ledger outside of a log. ``ctime_ms`` is in
-    milliseconds since the epoch. ``schema`` is the extent's schema; only codec ``arrow`` has it.
+    The log offset of an entry is its id plus ``offset_shift``, which is None for a ledger outside of a log.
+    ``ctime_ms`` is in milliseconds since 1970. ``schema`` is the extent's schema, which only codec ``arrow`` has.
     """
 
     ledger_id: int
@@ -53,7 +54,8 @@ class LedgerAt:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """For each row its entry's id and, where known, the entry's length in bytes and the row's place in it."""
+    """The entries of rows. For each row it has the entry's id, the entry's length in bytes, and the row's position in
+    the entry. The last two may be None."""
 
     entry_ids: I64
     lengths: npt.NDArray[np.uint32] | None = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds text that is not UTF-8. A writer refuses it; a reader locates it by row and column in entries that have it.
+"""Finds text that is not UTF-8. A writer refuses such text, and a reader finds its row and column in an entry.
 
-Arrow and Spark let any bytes pass as text: Spark does not check ``CAST(bytes AS STRING)``. A reader does check, so a
-single bad value would make its whole entry unreadable.
+Arrow and Spark accept any bytes as text. For example, Spark does not check ``CAST(bytes AS STRING)``. A reader does
+check, so a single bad value would make its whole entry unreadable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def check(rows: pa.RecordBatch, first_row: int) -> None:
     """Raise InvalidArgumentError for the first text that is not UTF-8, also inside lists, maps and structs. The error
-    names its row, counted from ``first_row``, and its column."""
+    names the text's column and row. The first of ``rows`` has the number ``first_row``."""
     try:
         rows.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -41,8 +41,8 @@ def check(rows: pa.RecordBatch, first_row: int) -> None:
 
 
 def in_column(column: pa.Array, kind: pa.DataType) -> Mask:
-    """Mark the rows of a column that hold a text that is not UTF-8, at any depth. ``kind`` says where texts are; the
-    column may have bytes there (:func:`as_bytes`)."""
+    """Return a mask of the rows of a column in which a text, at any depth, is not UTF-8. ``kind`` says where the texts
+    are. The column itself may have bytes there (:func:`as_bytes`)."""
     types = pa.types
     if types.is_string(kind):
         return no_text(column.cast(pa.large_binary()).to_pylist())
@@ -78,7 +78,7 @@ def as_bytes(kind: pa.DataType) -> pa.DataType:
 
 
 def no_text(values: Sequence[Bytes | None]) -> Mask:
-    """Mark the values that are not UTF-8. None stands for a null and is not marked."""
+    """Return a mask of the values that are not UTF-8. None stands for a null and is not marked."""
 
     def is_wrong(value: Bytes | None) -> bool:
         try:

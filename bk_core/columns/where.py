@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of a read, which must all hold for a row. Each has a column, an operator and a value.
+"""Evaluates the conditions of a read, which must all hold for a row. A condition has a column, an operator and a value.
 
-Rows are filtered exactly: :mod:`~bk_core.columns.literals` rounds no value. Before that, the least and greatest values
-in an entry's directory show whether the entry can have a wanted row at all (docs/formats.md §7). These bounds are
+Rows are filtered exactly, because :mod:`~bk_core.columns.literals` rounds no value. Before that, the least and greatest
+values in an entry's directory show whether the entry can have a wanted row (docs/formats.md §7). These bounds are
 rounded outward, so no entry with a wanted row is skipped. A null meets no condition.
 """
 
@@ -21,7 +21,8 @@ from bk_core.entries.arrow_directory import MAX_RAISED, MIN_CUT, Bounds, Column,
 from bk_core.errors import InvalidArgumentError
 
 Condition: TypeAlias = tuple[str, str, Any]
-"""A column, an operator of ``OPERATORS``, and a value; for ``in`` several values."""
+"""A condition as a user writes it, which is a column, an operator of ``OPERATORS``, and a value. The operator ``in``
+takes several values."""
 
 _COMPARE: Mapping[str, Callable[[pa.Array, pa.Scalar], pa.Array]] = {
     "==": pc.equal,
@@ -36,13 +37,14 @@ OPERATORS = (*_COMPARE, "in")
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A condition. A row meets it if one of the ``comparisons`` holds; only the operator ``in`` has more than one."""
+    """A parsed condition. A row meets it if one of the ``comparisons`` holds. Only the operator ``in`` makes more than
+    one comparison."""
 
     column: str
     comparisons: tuple[Comparison, ...]
 
     def mask(self, column: pa.Array) -> pa.Array:
-        """Return a boolean for each row; null or false where the row does not meet the condition."""
+        """Return a boolean for each row. It is false or null for a row that does not meet the condition."""
         if any(each.always for each in self.comparisons):
             return column.is_valid()
         found = [each for each in self.comparisons if each.scalar is not None]
@@ -53,7 +55,8 @@ class _Condition:
         return _COMPARE[found[0].operator](column, found[0].scalar)
 
     def may_hold(self, column: Column, rows: int, kind: pa.DataType) -> bool:
-        """Return whether the condition may hold for a row of an entry with this column."""
+        """Return whether a row of an entry may meet the condition. ``column`` is the column's part of the entry's
+        directory."""
         if column.nulls == rows:
             return False
         if any(each.always for each in self.comparisons):
@@ -66,22 +69,22 @@ class _Condition:
 
 
 def _value_set(found: Sequence[Comparison], kind: pa.DataType) -> pa.Array:
-    """Return the values of an ``in`` condition. If one is zero, add both zeros: ``is_in`` takes 0.0 and -0.0 for
-    different values."""
+    """Return the values of an ``in`` condition. If one of them is zero, both zeros are added, because ``is_in`` treats
+    0.0 and -0.0 as different values."""
     zeros = [0.0, -0.0] if pa.types.is_floating(kind) and any(each.key == 0 for each in found) else []
     return pa.array([*(each.scalar for each in found), *zeros], kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Conditions that must all hold."""
+    """The parsed conditions of a read, which must all hold for a row."""
 
     conditions: tuple[_Condition, ...] = ()
 
     @classmethod
     def of(cls, given: Sequence[Condition] | None, kinds: Mapping[str, pa.DataType]) -> Where:
-        """Parse conditions. ``kinds`` are the types of all columns that may be named. Raises InvalidArgumentError for
-        anything but conditions on these columns with values of their types."""
+        """Parse conditions. ``kinds`` has the types of all columns that a condition may name. Raises
+        InvalidArgumentError for anything but conditions on these columns with values of their types."""
         if given is None:
             return cls()
         if isinstance(given, str) or not all(isinstance(each, tuple) and len(each) == 3 for each in given):
@@ -101,7 +104,8 @@ class Where:
         return rows
 
     def may_have(self, directory: Directory, stored: pa.Schema, data: Sequence[str]) -> bool:
-        """Return whether an entry of this schema may have a wanted row. ``data`` are the columns that the codec has."""
+        """Return whether an entry with this schema and directory may have a wanted row. ``data`` has the names of the
+        codec's columns."""
         for condition in self.conditions:
             if condition.column not in data:
                 continue  # a column of the row's origin, which no directory has
@@ -127,7 +131,8 @@ def _condition(column: str, operator: str, value: Any, kinds: Mapping[str, pa.Da
 
 
 def _several(column: str, values: Any) -> list[Any]:
-    """Return the values of an ``in`` condition. A text or bytes is refused, though Python could iterate over it."""
+    """Return the values of an ``in`` condition. Raises InvalidArgumentError for a single value, and for text and bytes,
+    although Python could iterate over them."""
     if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
             "in wants several values", value=f"{column} in {values!r}", remedy=f'where=[("{column}", "in", […])]'

@@ -2,9 +2,9 @@
 """Turns the data that programs want to write with codec ``arrow`` into record batches of types that a log keeps. The
 data may be any table with Arrow's interfaces.
 
-A log keeps the types that Spark has. Where Arrow has several types for the same values, the log keeps one: text may be
-large, a view or a dictionary, and is utf8 in the log. A type that would lose something, or that Spark cannot read, is
-refused by name. :mod:`~bk_core.columns.conversion` converts the values.
+A log keeps the types that Spark has. Where Arrow has several types for the same values, the log keeps one of them. For
+example, large text, views and dictionaries of text are utf8 in the log. A type is refused if its values would lose
+something, or if Spark cannot read it. :mod:`~bk_core.columns.conversion` converts the values.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 PIECE_BYTES = 8 << 20
-"""The size in bytes of the pieces in which rows are encoded."""
+"""The approximate size in bytes of the pieces into which rows are cut before they are encoded."""
 DECIMAL_DIGITS_MAX = 38
-"""Limits the digits of a decimal, because Spark's decimals have no more."""
+"""The maximum number of digits of a decimal, which is that of Spark's decimals."""
 _PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid", "arrow.fixed_shape_tensor")
-"""Extensions whose storage has the same meaning without them: text, 16 bytes, a list."""
+"""The extension types that a log keeps as their storage types, which are text, 16 bytes and a list. The values keep
+their meaning without the extension."""
 _CASTS = {pa.uint64(): "cast it to decimal128(20, 0), or to int64", pa.null(): "cast it to the type that it will have"}
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
 
 def reader_of(data: object) -> pa.RecordBatchReader:
-    """Return a reader of the rows of a table, record batch, reader, or another object with Arrow's PyCapsule interface:
-    frames of pandas and polars, results of duckdb. Raises InvalidArgumentError for anything else."""
+    """Return a reader of rows. ``data`` is a table, a record batch, a reader, or another object with Arrow's PyCapsule
+    interface, such as a frame of pandas or polars or a result of duckdb. Raises InvalidArgumentError for anything
+    else."""
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if isinstance(data, pa.RecordBatchReader):
@@ -50,8 +52,8 @@ def reader_of(data: object) -> pa.RecordBatchReader:
 
 
 def kept_schema(given: pa.Schema, log: str) -> pa.Schema:
-    """Return the columns in the types that a log keeps. Raises InvalidArgumentError, which names every column that a
-    log cannot keep, and why."""
+    """Return the columns in the types that a log keeps. Raises InvalidArgumentError if a log cannot keep some columns.
+    The error names all of them and the reasons."""
     check_names(given.names, f"log {log}", remedy="rename them, or leave them out")
     kinds, wrong = dict[str, pa.DataType](), list[tuple[str, str]]()
     for field in given:
@@ -69,12 +71,12 @@ def kept_schema(given: pa.Schema, log: str) -> pa.Schema:
 
 
 class _NotKept(Exception):
-    """A log does not keep a type. The text is the cast that helps."""
+    """The error for a type that a log does not keep. Its text is the remedy, such as a cast."""
 
 
 def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
-    """Raise InvalidArgumentError for names that columns of codec ``arrow`` cannot have. ``remedy`` is for names that a
-    read's own columns have."""
+    """Raise InvalidArgumentError for names that columns of codec ``arrow`` cannot have. ``remedy`` is the remedy for
+    names of columns that a read adds."""
     if wrong := [name for name in names if name in places.TYPES]:
         raise InvalidArgumentError(
             f"columns of {target} have names of columns that a read adds", value=", ".join(wrong), remedy=remedy
@@ -82,7 +84,7 @@ def check_names(names: Sequence[str], target: str, *, remedy: str) -> None:
     folded = [name.lower() for name in names]
     if not names or len(set(folded)) != len(names):
         raise InvalidArgumentError(
-            "columns must be given, once each; case does not tell them apart", value=", ".join(names)
+            "give at least one column, and each name once, also if case is ignored", value=", ".join(names)
         )
 
 
@@ -90,7 +92,8 @@ def pieces(
     rows: pa.RecordBatchReader, schema: pa.Schema, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows in the columns of ``schema``, in pieces of about ``piece_bytes``. Raises InvalidArgumentError for
-    a value that its column's type in the log cannot hold, EntryTooLargeError for a row that fits in no entry."""
+    a value that its column's type in the log cannot hold, and EntryTooLargeError for a row that is larger than the
+    maximum entry."""
     small, size, first_row = list[pa.RecordBatch](), 0, 0
     for batch in _batches(rows):
         for piece in _cut(batch, first_row, piece_bytes):
@@ -105,7 +108,8 @@ def pieces(
 
 
 def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of the reader. The program that produces them may fail; its errors arrive here as Arrow's."""
+    """Yield the batches of the reader. Raises InvalidArgumentError if the program that produces them fails, which Arrow
+    reports as an ArrowException."""
     try:
         yield from rows
     except pa.ArrowException as error:
@@ -115,8 +119,8 @@ def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(batch: pa.RecordBatch, first_row: int, piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices of rows that take about ``piece_bytes`` each, or of one row. The bytes are those that the rows would
-    take alone, because many rows of a view, a dictionary or a slice may share a buffer."""
+    """Yield slices of rows that take at most ``piece_bytes``, or have one row. The bytes are counted as if the rows
+    shared no buffer, because many rows of a view, a dictionary or a slice may share one."""
     ends = np.cumsum(sum((row_bytes(column) for column in batch.columns), np.zeros(batch.num_rows, dtype=np.int64)))
     start = 0
     while start < batch.num_rows:
@@ -150,7 +154,7 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _kept(kind: pa.DataType) -> pa.DataType:
-    """Return the type that a log keeps for values of this type. Raises _NotKept."""
+    """Return the type in which a log keeps values of this type. Raises _NotKept if there is none."""
     types = pa.types
     if kind in _WIDER:
         return _WIDER[kind]
@@ -180,8 +184,8 @@ def _kept_wrapped(kind: pa.DataType) -> pa.DataType:
 
 
 def _kept_decimal(kind: pa.DataType) -> pa.DataType:
-    """Return the type for a decimal. Spark's decimals have up to 38 digits, of which none to all are behind the
-    point."""
+    """Return the type in which a log keeps a decimal. Spark's decimals have up to 38 digits, of which any number may be
+    behind the point. Raises _NotKept for other decimals."""
     if not 0 <= kind.scale <= kind.precision <= DECIMAL_DIGITS_MAX:
         scale = min(max(kind.scale, 0), DECIMAL_DIGITS_MAX)
         precision = min(max(kind.precision - min(kind.scale, 0), scale), DECIMAL_DIGITS_MAX)
@@ -207,7 +211,7 @@ def _kept_nested(kind: pa.DataType) -> pa.DataType:
     if types.is_struct(kind):
         fields = [kind.field(k) for k in range(kind.num_fields)]
         if not fields or len({field.name for field in fields}) != len(fields):
-            raise _NotKept("a struct needs fields, each with a name of its own")
+            raise _NotKept("a struct needs fields with different names")
         return pa.struct([(field.name, _kept(field.type)) for field in fields])
     if types.is_map(kind):
         return pa.map_(_kept(kind.key_type), _kept(kind.item_type))

@@ -182,7 +182,7 @@ REFUSED: list[tuple[pa.DataType, str]] = [
     (pa.uint64(), r"decimal128\(20, 0\)"),
     (pa.null(), "the type that it will have"),
     (pa.month_day_nano_interval(), r"duration\('us'\)"),
-    (pa.struct([("a", pa.int64()), ("a", pa.string())]), "a name of its own"),
+    (pa.struct([("a", pa.int64()), ("a", pa.string())]), "fields with different names"),
     (pa.struct([]), "needs fields"),
     (pa.list_view(pa.int32()), "cast it to a list"),
     (pa.bool8(), "without an extension"),

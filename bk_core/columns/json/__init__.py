@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries and columns that are JSON."""
+"""Converts entries and columns from and to JSON."""

@@ -2,8 +2,8 @@
 """Removes the quotes of numbers in JSON. Spark's ``to_json`` writes ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` with
 quotes, because JSON has no such numbers. Arrow's parser reads them only without quotes.
 
-A member is changed only if its column is a floating-point number, or a list of them. If a member of the same name
-elsewhere is a text, the name does not decide, and members of that name stay unchanged.
+A member is changed only if its type is a floating-point number, or a list of such numbers. If a text, or a list of
+texts, has the same name elsewhere in the type, members of that name are not changed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NAMED = "NaN|-?Infinity"
 _TOKEN = re.compile(f'"({_NAMED})"(?!\\s*:)'.encode())
 """A quoted number that is not the name of a member."""
 _IN_LIST = r'\s*:\s*\[[\[\]\s,\w.+"-]*:?'
-"""A list of numbers up to the next colon; no value of another kind can stand there."""
+"""A pattern for a list of numbers, up to the next colon. No value of another kind matches it."""
 
 
 def unquoted(values: pa.Array, kind: pa.StructType) -> pa.Array | None:
-    """Return JSON texts, a binary array, with bare numbers in place of quoted ones, or None if nothing has to be
-    changed."""
+    """Return JSON texts with bare numbers in place of quoted numbers, or None if no text has to be changed. ``values``
+    and the result are binary arrays."""
     numbers, lists = _patterns(kind)
     if numbers is None and lists is None:
         return None
@@ -46,7 +46,8 @@ def unquoted(values: pa.Array, kind: pa.StructType) -> pa.Array | None:
 
 @lru_cache(maxsize=64)
 def _patterns(kind: pa.StructType) -> tuple[str | None, str | None]:
-    """Return regular expressions for a quoted number as a member, and for a member that is a list of numbers."""
+    """Return a regular expression for a member that is a quoted number, and one for a member that is a list of numbers.
+    An expression is None if ``kind`` has no such member."""
     members = list(_members(kind))
     single = {name for name, inside in members if pa.types.is_floating(inside)}
     listed = {name for name, inside in members if pa.types.is_list(inside) and pa.types.is_floating(_element(inside))}
@@ -78,5 +79,5 @@ def _members(kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a list's elements, or of the elements of a list in a list."""
+    """Return the type of a list's elements. For a list of lists, return the type of the innermost elements."""
     return _element(kind.value_type) if pa.types.is_list(kind) else kind

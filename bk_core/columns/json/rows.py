@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads entries that are JSON objects: each is one row.
+"""Reads entries that are JSON objects. Each entry becomes one row.
 
-Theory. Arrow parses a block of many objects in one call, but tells neither which entry a row came from, nor whether an
-entry had two objects. So each entry is wrapped in an object of its own, ``{"v":<entry>}``, on a line of its own. If a
-line is not such an object the whole block ends in an error, because a string cannot contain a line feed and no
-structure can continue after two adjacent objects. An entry without an error gives at least one row. So if there are as
-many rows as entries, each entry gave one. After an error each entry of the block is checked quickly
-(:mod:`json_suspects`), and the rest is halved until the entries with errors are alone.
+Theory. Arrow parses a block of many objects in one call. But it reports neither the entry that a row came from, nor
+whether an entry had two objects. So each entry is wrapped in an object, ``{"v":<entry>}``, on a separate line. If a
+line is not such an object, the whole block fails, because a string cannot contain a line feed and no structure can
+continue after two adjacent objects. An entry without an error gives at least one row. So if the number of rows is the
+number of entries, each entry gave one row. After an error each entry of the block is checked quickly
+(:mod:`json_suspects`). Then the remaining entries are halved until each entry with an error is alone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _ERRORS = (pa.ArrowException, ValueError)
 
 
 class Objects(NamedTuple):
-    """Entries as structs. ``bad`` marks the entries that are not objects of the type, whose structs are null (None:
-    there are no such entries). ``why`` returns the reason for the entry at an index."""
+    """Entries as structs. ``bad`` marks the entries that are not objects of the type, and is None if there are no such
+    entries. Their structs are null. ``why`` returns the reason for the entry at an index."""
 
     structs: pa.Array
     bad: Mask | None = None
@@ -42,7 +42,7 @@ class Objects(NamedTuple):
 
 
 def objects_of(batch: EntryBatch, kind: pa.StructType) -> Objects:
-    """Parse all entries. Members that ``kind`` does not name are ignored, missing ones are null."""
+    """Parse all entries. Members that ``kind`` does not name are ignored, and missing members become null."""
     return objects_in(batch.to_arrow(), kind)
 
 
@@ -66,7 +66,8 @@ def objects_in(values: pa.Array, kind: pa.StructType) -> Objects:
 
 
 def _halved(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, list[int]]:
-    """Return the entries that are objects, as structs, and the indices of those that are not, found by halving."""
+    """Return the entries that are objects as structs, and the indices of the other entries. They are found by halving
+    the block after each error."""
     pieces: list[pa.Array] = [pa.nulls(0, kind)]
     wrong: list[int] = []
     todo = [(0, len(values))]
@@ -92,8 +93,8 @@ def _why(value: pa.Array, kind: pa.StructType) -> str:
 
 
 def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
-    """Return all entries, a binary array, as structs. Raises ArrowInvalid or ValueError if one of them is not an
-    object."""
+    """Return all entries of a binary array as structs. Raises ArrowInvalid or ValueError if an entry is not an object
+    of the type."""
     if not len(values):
         return pa.nulls(0, kind)
     text = values.cast(pa.string())  # the cast checks that it is UTF-8, which the parser does not
@@ -115,8 +116,8 @@ def parse(values: pa.Array, kind: pa.StructType) -> pa.Array:
 
 
 def _parsed_as(kind: pa.DataType) -> pa.DataType:
-    """Return the type to parse as. Dates are read as text and cast, because the parser takes numbers of days as dates
-    too."""
+    """Return the type to give to Arrow's parser. It has text in place of dates, because the parser would also accept
+    numbers of days as dates. The text is cast to dates afterwards."""
     if pa.types.is_struct(kind):
         fields = (kind.field(index) for index in range(kind.num_fields))
         return pa.struct([field.with_type(_parsed_as(field.type)) for field in fields])

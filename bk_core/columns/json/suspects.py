@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds entries that are certainly wrong in a block that Arrow could not parse, by checking each entry alone.
 
-The other entries may still be wrong. The check saves a search that costs hundreds of times as much for each entry, when
-a producer has changed the type of a member or has written something else than JSON.
+The remaining entries may still be wrong. If a producer has changed the type of a member, or has written data that is
+not JSON, this check saves a search that costs hundreds of times as much for each entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_PYTHONS = "Inf"  # Arrow reads it as Infinity, Python does not
 
 
 def implausible(entries: Sequence[bytes], kind: pa.StructType) -> npt.NDArray[np.bool_]:
-    """Return for each entry whether it is certainly not a JSON object of type ``kind``."""
+    """Return a mask of the entries that are certainly not JSON objects of type ``kind``."""
     decoder = json.JSONDecoder(parse_int=_a_number, parse_float=_a_number, parse_constant=_a_number)
     bad = (_is_wrong(entry, kind, decoder) for entry in entries)
     return np.fromiter(bad, dtype=np.bool_, count=len(entries))
@@ -43,7 +43,8 @@ def _is_wrong(entry: bytes, kind: pa.StructType, decoder: json.JSONDecoder) -> b
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Return whether a value may be of a type. The decoder replaces each number by :data:`_NUMBER`."""
+    """Return whether a decoded value may have the type ``kind``. The decoder replaces each number by
+    :data:`_NUMBER`."""
     types = pa.types
     if value is None:
         return True

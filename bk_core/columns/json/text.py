@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrow columns as JSON text, a column at a time: no Python runs for a row, and only Arrow is needed.
+"""Converts Arrow columns to JSON text, column by column. No Python code runs for each row, and only Arrow is needed.
 
-Values become text, members are joined into objects and elements into arrays, each step by one call of Arrow's compute
+Values become text, members are joined into objects, and elements into arrays. Each step is one call of Arrow's compute
 functions for a whole column. Python's JSON libraries need rows as Python objects, and making those objects alone costs
 several times as much as this whole conversion.
 """
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 YEAR_MAX_DAYS, YEAR_MIN_DAYS = 2_932_896, -719_162
-"""The last and the first day of the years that have four digits, in days since 1970."""
+"""The last and the first day of the years with four digits, in days since 1970."""
 _DAY_US = 86_400_000_000
 
 
 class NoText(ValueError):
-    """A value has no JSON form; ``row`` is its index in the column."""
+    """The error for a value that has no JSON form. ``row`` is its index in the column."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -32,7 +32,8 @@ class NoText(ValueError):
 
 
 def unwritable(kind: pa.DataType) -> bool:
-    """Return whether values of a type, or of one inside it, have no JSON form that reads back as the same value."""
+    """Return whether a type, or a type inside it, has values without a JSON form that would be read back as the same
+    value."""
     types = pa.types
     if types.is_struct(kind):
         return any(unwritable(kind.field(i).type) for i in range(kind.num_fields))
@@ -43,12 +44,13 @@ def unwritable(kind: pa.DataType) -> bool:
 
 
 def objects(rows: pa.RecordBatch) -> pa.Array:
-    """Return one JSON object for each row, as strings; null members are left out. Raises NoText."""
+    """Return one JSON object for each row, as strings. Null members are left out. Raises NoText for a value that has no
+    JSON form."""
     return _object(rows.schema.names, rows.columns)
 
 
 def text(column: pa.Array) -> pa.Array:
-    """Return each value as JSON text; nulls stay nulls. Raises NoText."""
+    """Return each value as JSON text, and null for a null. Raises NoText for a value that has no JSON form."""
     kind, types = column.type, pa.types
     if types.is_struct(kind):
         whole = _object([field.name for field in kind], [pc.struct_field(column, [i]) for i in range(kind.num_fields)])
@@ -67,8 +69,8 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def escaped(column: pa.Array) -> pa.Array:
-    """Return the strings with all characters escaped that JSON requires. Most columns have no such character, which one
-    pass over the bytes shows."""
+    """Return the strings with the characters escaped that JSON does not allow in strings. Most columns have no such
+    character, and one pass over their bytes shows that."""
     used = _bytes_of(column)
     special = np.unique(used[(used < 0x20) | (used == ord('"')) | (used == ord("\\"))])
     for code in sorted(special.tolist(), key=lambda code: code != ord("\\")):  # first: escapes contain it
@@ -77,7 +79,7 @@ def escaped(column: pa.Array) -> pa.Array:
 
 
 def _bytes_of(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of all strings of a column, in one piece."""
+    """Return the bytes of all strings of a column, joined."""
     _, offsets, data = column.buffers()
     if data is None or not len(column):
         return np.zeros(0, dtype=np.uint8)
@@ -104,8 +106,8 @@ def _array(column: pa.Array) -> pa.Array:
 
 
 def _number(column: pa.Array) -> pa.Array:
-    """Return numbers as text. NaN and the infinities become ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as Spark's
-    ``to_json`` writes them and ``from_json`` reads them."""
+    """Return numbers as text. NaN and the infinities become ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, which is the
+    form that Spark's ``to_json`` writes and ``from_json`` reads."""
     written = column.cast(pa.string())
     if pc.all(pc.is_finite(column)).as_py() in (True, None):
         return written
@@ -119,7 +121,8 @@ def _date(column: pa.Array) -> pa.Array:
 
 
 def _timestamp(column: pa.Array) -> pa.Array:
-    """Return ISO 8601 text, with ``Z`` if the type has a zone, because Arrow then stores UTC whatever the zone is."""
+    """Return timestamps as ISO 8601 text. The text ends with ``Z`` if the type has a time zone, because Arrow then
+    stores UTC for any zone."""
     _check_years(column.cast(pa.int64()), YEAR_MIN_DAYS * _DAY_US, (YEAR_MAX_DAYS + 1) * _DAY_US - 1)
     # Cast to a type without a zone: the text is the same, and Arrow need not look into its table of zones.
     iso = pc.replace_substring(column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()), " ", "T")
