@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that the product raises, in one file, because users look for all of them in one place. docs/errors.md
-shows the tree. ``bk_cli/exit_codes.py`` gives each class the exit code of ``bk``.
+"""Defines every error that the product raises, in one file, so that users find all of them in one place. docs/errors.md
+shows the tree. ``bk_cli/exit_codes.py`` maps each class to the exit code of ``bk``.
 
-Each error says whether the operation certainly did not happen (``NOT_APPLIED``) or may have happened (``UNKNOWN``), in
-one line (rule E1): ``[BK_CODE] what; value; remedy. (not applied)``.
+An error is one line (rule E1), ``[BK_CODE] what; value; remedy. (not applied)``. It says whether the operation
+certainly did not happen (``NOT_APPLIED``) or may have happened (``UNKNOWN``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class Outcome(enum.Enum):
-    """The state of an operation that raised an error."""
+    """Says whether an operation that raised an error may have been applied."""
 
     NOT_APPLIED = "not applied"
     UNKNOWN = "outcome unknown"
@@ -22,8 +22,9 @@ class Outcome(enum.Enum):
 class BookKeeperError(Exception):
     """Base of all errors.
 
-    ``what`` says what went wrong in the user's words, ``value`` names the option or object and its value, ``remedy``
-    says what to type or change. ``outcome`` replaces the class's outcome where a particular case knows better.
+    ``what`` describes the problem in the user's words, ``value`` names the option or object and its value, and
+    ``remedy`` says what the user should type or change. ``outcome`` replaces the outcome of the class if it differs in
+    this case.
     """
 
     code: ClassVar[str] = "BK_ERROR"
@@ -44,21 +45,22 @@ class BookKeeperError(Exception):
 
 
 def _rebuild(cls: type[BookKeeperError], args: tuple[object, ...], attributes: dict[str, object]) -> BookKeeperError:
-    """Rebuild an error without its constructor, whose parameters differ from class to class."""
+    """Rebuild a pickled error without its constructor, because the parameters of constructors differ from class to
+    class."""
     error = cls.__new__(cls, *args)
     error.__dict__.update(attributes)
     return error
 
 
 class InvalidArgumentError(BookKeeperError):
-    """An argument, option, URI or name is wrong; nothing was done."""
+    """An argument, option, URI or name is wrong. Nothing was done."""
 
     code = "BK_INVALID_ARGUMENT"
 
 
 class PermissionDeniedError(BookKeeperError):
-    """The client's identity has no role that gives the right, in a cluster of mode secure. Nothing was done, unless
-    entries were in flight when the right ended."""
+    """The client's identity has no role that gives the needed right, in a cluster of mode secure. Nothing was done,
+    unless entries were in flight when the right ended."""
 
     code = "BK_DENIED"
 
@@ -77,7 +79,7 @@ class LedgerError(BookKeeperError):
 
 
 class LedgerFencedError(LedgerError):
-    """Another client fenced the ledger. Entries in flight may or may not be part of it."""
+    """Another client fenced the ledger. Entries in flight may or may not be part of the ledger."""
 
     code = "BK_LEDGER_FENCED"
     outcome = Outcome.UNKNOWN
@@ -103,19 +105,19 @@ class NoSuchEntryError(LedgerError):
 
 
 class EntryUnreadableError(LedgerError):
-    """No replica could give the entry now, and not all of them denied having it."""
+    """No bookie of an entry's write set returned the entry now, and not all of them reported it as absent."""
 
     code = "BK_ENTRY_UNREADABLE"
 
 
 class LedgerExistsError(LedgerError):
-    """A ledger of this id exists already."""
+    """A ledger with this id exists already."""
 
     code = "BK_LEDGER_EXISTS"
 
 
 class DuplicateEntryIdError(LedgerError):
-    """An entry of this id was appended before."""
+    """An entry with this id was appended before."""
 
     code = "BK_DUPLICATE_ENTRY_ID"
 
@@ -127,25 +129,25 @@ class EntryTooLargeError(LedgerError):
 
 
 class CorruptEntryError(LedgerError):
-    """An entry was read as it was written, but the codec cannot decode it."""
+    """An entry was read without damage, but the codec cannot decode it."""
 
     code = "BK_CORRUPT_ENTRY"
 
 
 class WrongPasswordError(LedgerError):
-    """The password differs from the ledger's."""
+    """The given password differs from the ledger's."""
 
     code = "BK_WRONG_PASSWORD"
 
 
 class WrongDigestTypeError(LedgerError):
-    """The digest type given differs from the ledger's."""
+    """The given digest type differs from the ledger's."""
 
     code = "BK_WRONG_DIGEST_TYPE"
 
 
 class QuorumError(BookKeeperError):
-    """Base: not enough bookies answered."""
+    """Base of errors for too few bookies, or too few answers from them."""
 
     code = "BK_QUORUM"
     outcome = Outcome.UNKNOWN
@@ -165,7 +167,8 @@ class QuorumTimeoutError(QuorumError):
 
 
 class RecoveryInconclusiveError(QuorumError):
-    """Recovery could neither find an entry nor rule it out; the ledger stays IN_RECOVERY and can be recovered again."""
+    """Recovery could neither find an entry nor prove that it does not exist. The ledger is still IN_RECOVERY and can be
+    recovered again."""
 
     code = "BK_RECOVERY_INCONCLUSIVE"
     outcome = Outcome.NOT_APPLIED
@@ -178,7 +181,7 @@ class MetadataError(BookKeeperError):
 
 
 class MetadataConflictError(MetadataError):
-    """A compare-and-set met another version; nothing was written."""
+    """A compare-and-set found another version of the record. Nothing was written."""
 
     code = "BK_METADATA_CONFLICT"
 
@@ -191,25 +194,26 @@ class MetadataUnavailableError(MetadataError):
 
 
 class MetadataCorruptError(MetadataError):
-    """A record of the metadata store cannot be read: unknown format or bad bytes."""
+    """A record of the metadata store cannot be read, because its format is unknown or its bytes are damaged."""
 
     code = "BK_METADATA_CORRUPT"
 
 
 class MetadataAccessError(MetadataError):
-    """The metadata store refuses this process: its credentials are wrong, or its identity may not do this to a node."""
+    """The metadata store refuses this process, because its credentials are wrong or its identity has no right on a
+    node."""
 
     code = "BK_METADATA_ACCESS"
 
 
 class NoClusterError(MetadataError):
-    """There is no cluster at the ledgers root: the path is mistyped, or no cluster was made yet (bk cluster init)."""
+    """There is no cluster at the ledgers root. The path is mistyped, or no cluster was made yet (bk cluster init)."""
 
     code = "BK_NO_CLUSTER"
 
 
 class ClusterMismatchError(MetadataError):
-    """A record or peer belongs to another cluster (its INSTANCEID differs)."""
+    """A record or a peer belongs to another cluster, because its INSTANCEID differs."""
 
     code = "BK_CLUSTER_MISMATCH"
 
@@ -221,13 +225,13 @@ class IntegrityError(BookKeeperError):
 
 
 class ProtocolError(BookKeeperError):
-    """Base: one side broke the protocol of the lane."""
+    """Base of errors for a violation of the lane's protocol."""
 
     code = "BK_PROTOCOL"
 
 
 class LocalProtocolError(ProtocolError):
-    """This side broke the protocol: a bug of ours."""
+    """This side broke the protocol, which is a bug of the product."""
 
     code = "BK_LOCAL_PROTOCOL"
 
@@ -240,8 +244,8 @@ class RemoteProtocolError(ProtocolError):
 
 
 class UnknownFlagsError(RemoteProtocolError, IntegrityError):
-    """A frame has flags that this version reserves or does not know. If a peer sent it, the peer broke the protocol; on
-    a disk the frame is damaged."""
+    """A frame has flags that this version reserves or does not have. If a peer sent the frame, the peer broke the
+    protocol. If the frame is on a disk, it is damaged."""
 
     code = "BK_UNKNOWN_FLAGS"
 
@@ -260,44 +264,45 @@ class BookieUnreachableError(TransportError):
 
 
 class TlsError(BookieUnreachableError):
-    """The TLS handshake with a server failed: a certificate is not accepted, or one end does not speak TLS. Nothing was
-    sent in plain text."""
+    """The TLS handshake with a server failed, because a certificate is not accepted or one end does not use TLS.
+    Nothing was sent in plain text."""
 
     code = "BK_TLS"
     outcome = Outcome.NOT_APPLIED
 
 
 class InsecureBookieError(BookieUnreachableError):
-    """A bookie does not check rights, and this client's configuration forbids such bookies. Nothing was sent to it."""
+    """A bookie does not check rights, and this client's configuration forbids such bookies. Nothing was sent to the
+    bookie."""
 
     code = "BK_INSECURE"
     outcome = Outcome.NOT_APPLIED
 
 
 class AuthenticationError(TransportError):
-    """A server does not let this client in: the client has no token or certificate, or the server refuses the one it
-    has. Nothing was done."""
+    """A server does not let this client in. The client has no token or certificate, or the server refuses it. Nothing
+    was done."""
 
     code = "BK_UNAUTHENTICATED"
     outcome = Outcome.NOT_APPLIED
 
 
 class WindowFullError(BookKeeperError):
-    """The writer's window is full; the entry was not queued."""
+    """The writer's window is full. The entry was not queued."""
 
     code = "BK_WINDOW_FULL"
 
 
 class ClientClosedError(BookKeeperError):
-    """The client was closed; operations in flight may have been applied."""
+    """The client was closed. Operations in flight may have been applied."""
 
     code = "BK_CLIENT_CLOSED"
     outcome = Outcome.UNKNOWN
 
 
 class ForkedHandleError(BookKeeperError):
-    """A child process used a handle that was made before the fork, or connects although its parent had used gRPC (rule
-    K4)."""
+    """A child process used a handle that was made before the fork, or tried to connect although its parent had used
+    gRPC (rule K4)."""
 
     code = "BK_FORKED_HANDLE"
 
@@ -309,31 +314,32 @@ class LogError(BookKeeperError):
 
 
 class NoSuchLogError(LogError):
-    """There is no log of this name."""
+    """There is no log with this name."""
 
     code = "BK_NO_SUCH_LOG"
 
 
 class LogExistsError(LogError):
-    """A log of this name exists already."""
+    """A log with this name exists already."""
 
     code = "BK_LOG_EXISTS"
 
 
 class LogHasLeaderError(LogError):
-    """The log has an open extent, so its leader may still append; a publish must not come in between (rule N2)."""
+    """The log has an open extent, so its leader may still append. A publish in between is not allowed (rule N2)."""
 
     code = "BK_LOG_HAS_LEADER"
 
 
 class LogInUseError(LogError):
-    """A job or a leader uses the log, or died while it did, so its ledgers cannot be deleted at once (rule N6)."""
+    """A job or a leader uses the log, or died while it used the log, so the log's ledgers cannot be deleted now (rule
+    N6)."""
 
     code = "BK_LOG_IN_USE"
 
 
 class LeadershipLostError(LogError):
-    """Another leader took the log over; entries in flight may be part of it."""
+    """Another leader took over the log. Entries in flight may be part of the log."""
 
     code = "BK_LEADERSHIP_LOST"
     outcome = Outcome.UNKNOWN
@@ -352,31 +358,31 @@ class LogOverwrittenError(LogError):
 
 
 class PublishConflictError(LogError):
-    """Other clients changed the log first at each attempt to publish, or a ledger may not be published."""
+    """Other clients changed the log during each attempt to publish, or a ledger may not be published."""
 
     code = "BK_PUBLISH_CONFLICT"
 
 
 class TransactionReplayDiffersError(LogError):
-    """A transaction version was published before, with another number of rows or from other input (rule N5)."""
+    """A transaction version was published before with another number of rows, or from another input (rule N5)."""
 
     code = "BK_TXN_REPLAY_DIFFERS"
 
 
 class TransactionVersionRegressedError(LogError):
-    """A transaction version is lower than the last one and is not remembered (rule N5)."""
+    """A transaction version is lower than the last published version, and the log has no record of it (rule N5)."""
 
     code = "BK_TXN_VERSION_REGRESSED"
 
 
 class SchemaMismatchError(LogError):
-    """The columns to write or read do not fit the log's schema (rule K8)."""
+    """The columns to write or read do not match the log's schema (rule K8)."""
 
     code = "BK_SCHEMA_MISMATCH"
 
 
 class SchemaChangedError(LogError):
-    """The log got a newer schema than the one that a stream was planned with (rule K8)."""
+    """The log got a newer schema after a stream had been planned (rule K8)."""
 
     code = "BK_SCHEMA_CHANGED"
 
@@ -412,13 +418,13 @@ class LedgerOffloadedError(TopicError):
 
 
 class CorruptMessageError(TopicError):
-    """An entry of a topic was read as it was written, but it is no message of Pulsar's."""
+    """An entry of a topic was read without damage, but it is not a message of Pulsar's."""
 
     code = "BK_CORRUPT_MESSAGE"
 
 
 class MessageChecksumError(CorruptMessageError):
-    """The bytes of a message fail the checksum that its producer computed."""
+    """The bytes of a message do not match the checksum that its producer computed."""
 
     code = "BK_MESSAGE_CHECKSUM"
 
@@ -430,7 +436,7 @@ class MessageSchemaError(CorruptMessageError):
 
 
 class MessageEncryptedError(TopicError):
-    """A message is encrypted, and no private key that fits was given."""
+    """A message is encrypted, and the caller gave no private key that can decrypt it."""
 
     code = "BK_MESSAGE_ENCRYPTED"
 
@@ -448,19 +454,19 @@ class BookieIdentityError(BookieError):
 
 
 class NoSuchBookieError(BookieError):
-    """No bookie of this id belongs to the cluster."""
+    """No bookie with this id belongs to the cluster."""
 
     code = "BK_NO_SUCH_BOOKIE"
 
 
 class BookieNeededError(BookieError):
-    """The bookie cannot leave the cluster: it runs, or ledgers need its copies; nothing was changed."""
+    """The bookie cannot leave the cluster, because it runs or ledgers need its copies. Nothing was changed."""
 
     code = "BK_BOOKIE_NEEDED"
 
 
 class DataDirectoryError(BookieError):
-    """A data directory cannot be used: it is missing, locked, damaged or not empty."""
+    """A data directory cannot be used, because it is missing, locked, damaged or not empty."""
 
     code = "BK_DATA_DIRECTORY"
 
@@ -472,7 +478,7 @@ class PortInUseError(BookieError):
 
 
 class StorageFailedError(BookieError):
-    """A sync failed; the bookie acknowledges nothing more on this directory (rule S6)."""
+    """A sync failed, and the bookie acknowledges no more entries on this directory (rule S6)."""
 
     code = "BK_STORAGE_FAILED"
     outcome = Outcome.UNKNOWN

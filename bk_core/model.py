@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data types of the protocol: ledgers, fragments, metadata, bookies. Each checks only its own invariants.
+"""Defines the data types of the protocol for ledgers, fragments, metadata and bookies. A type checks only the
+invariants of its values.
 
 Source: protocol document, "Ledger metadata", "Ensembles".
 """
@@ -20,14 +21,15 @@ BookieId: TypeAlias = str
 NO_ENTRY: EntryId = -1  # the LAC and last entry of an empty ledger
 ENTRY_ID_MAX: EntryId = 2**63 - 2  # the next id still fits into a signed 64-bit number
 LEDGER_ID_MAX: LedgerId = 2**63 - 2
-"""The greatest id of a new ledger. Our bookies keep 2^63 − 1 for themselves, so its entries could never be written."""
+"""The greatest id of a new ledger. Our bookies reserve 2^63 − 1 for internal use, so they could not store its
+entries."""
 LEDGER_KEY_BYTES = 20
 
 T = TypeVar("T")
 
 
 class LedgerState(enum.Enum):
-    """The states of a ledger; the values are those of LedgerMetadataFormat."""
+    """The states of a ledger. The values are those of LedgerMetadataFormat."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -37,9 +39,10 @@ class LedgerState(enum.Enum):
 class DigestType(enum.IntEnum):
     """The types of digests. The numbers are those of LedgerMetadataFormat and of the digest byte in a frame.
 
-    ``digest_bytes`` is the width of one digest. ``needs_key``: only a client with the ledger's password can compute it,
-    so a bookie cannot check it, and a reader checks each entry. ``has_parts``: parts of an entry can be checked
-    separately, so a bookie may send some columns of an entry. ``entries/digest.py`` computes digests.
+    ``digest_bytes`` is the size of one digest in bytes. With ``needs_key`` only a client with the ledger's password can
+    compute the digest, so a bookie cannot check it, and a reader checks each entry. With ``has_parts`` parts of an
+    entry can be checked separately, so a bookie may send some columns of an entry. ``entries/digest.py`` computes
+    digests.
     """
 
     # number, digest_bytes, needs_key, has_parts
@@ -61,12 +64,12 @@ class DigestType(enum.IntEnum):
 
     @property
     def is_checksum(self) -> bool:
-        """Whether it is a checksum, which a bookie can compute without a key."""
+        """Whether the digest is a checksum, which a bookie can compute without a key."""
         return self.digest_bytes > 0 and not self.needs_key
 
 
 DIGEST_TYPE_NAMES = tuple(kind.name for kind in DigestType)
-"""The names that options accept for digest types. The first is the default for new ledgers."""
+"""The names that options accept for digest types. The first name is the default for new ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ class Versioned(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A stretch of entries with one ensemble, named by its first entry id."""
+    """A range of consecutive entries with one ensemble. It begins at ``first_entry_id``, and the next fragment ends
+    it."""
 
     first_entry_id: EntryId
     ensemble: tuple[BookieId, ...]
@@ -89,9 +93,10 @@ class Fragment:
 class LedgerMetadata:
     """The record of one ledger in the metadata store.
 
-    Invariants (checked by :meth:`problem`): E ≥ Qw ≥ Qa ≥ 1; the first ids of the fragments begin at 0 and strictly
-    increase; each fragment has exactly E distinct bookies; ``last_entry_id`` ≥ −1 and ``length`` ≥ 0, which have a
-    meaning only once CLOSED. ``unknown_fields`` are protobuf bytes of unknown fields, which survive our rewrites (M4).
+    :meth:`problem` checks these invariants. E ≥ Qw ≥ Qa ≥ 1. The first ids of the fragments begin at 0 and strictly
+    increase. Each fragment has exactly E distinct bookies. ``last_entry_id`` ≥ −1 and ``length`` ≥ 0; both have a
+    meaning only if the ledger is CLOSED. ``unknown_fields`` are the protobuf bytes of unknown fields, which are kept
+    when the record is written again (M4).
     """
 
     ensemble_size: int
@@ -115,8 +120,8 @@ class LedgerMetadata:
 
     @property
     def entry_digest_type(self) -> DigestType:
-        """The type of the entries' digests: CRC32 if the record has none, because Apache wrote such records before it
-        stored the type."""
+        """The type of the entries' digests. It is CRC32 if the record has no type, because Apache wrote such records
+        before it stored the type."""
         return self.digest_type or DigestType.CRC32
 
     @property
@@ -124,23 +129,23 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_index_of(self, entry_id: EntryId) -> int:
-        """Return the index of the fragment that holds ``entry_id``."""
+        """Return the index of the fragment that contains ``entry_id``."""
         return bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:
         return self.fragments[self.fragment_index_of(entry_id)]
 
     def last_entry_of(self, index: int) -> EntryId | None:
-        """Return the last entry id of the fragment at ``index``, or None if it has no end yet. The id may be below the
-        fragment's first."""
+        """Return the last entry id of the fragment at ``index``, or None if the fragment has no end yet. If the
+        fragment has no entry, the id is below its first entry id."""
         if index + 1 == len(self.fragments):
             return self.last_entry_id if self.is_closed else None
         following = self.fragments[index + 1].first_entry_id - 1
         return min(following, self.last_entry_id) if self.is_closed else following
 
     def with_ensemble(self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]) -> LedgerMetadata:
-        """Return the metadata after an ensemble change. A fragment with the last fragment's first entry id replaces it;
-        one with a greater id is appended (MUST 7)."""
+        """Return the metadata after an ensemble change. A new fragment with the first entry id of the last fragment
+        replaces the last fragment. A new fragment with a greater id is appended (MUST 7)."""
         last = self.fragments[-1].first_entry_id
         assert first_entry_id >= last, (first_entry_id, last)
         kept = self.fragments[:-1] if first_entry_id == last else self.fragments
@@ -170,13 +175,14 @@ class LedgerMetadata:
 
 
 BOOKIE_RPC, DIRECT, GRPC, HTTP = "bookie-rpc", "direct", "grpc", "http"
-"""The values of ``Endpoint.protocol`` that we use: Apache's wire, our two lanes, and HTTP for the admin port."""
+"""The values of ``Endpoint.protocol`` that the product uses, which are Apache's wire, our two lanes, and HTTP for the
+admin port."""
 TLS = "tls"
-"""An entry of ``Endpoint.extensions``: the endpoint speaks TLS. Apache uses the same word."""
+"""The word in ``Endpoint.extensions`` which says that the endpoint uses TLS. Apache uses the same word."""
 
 
 def plain_host(host: str) -> str:
-    """Return a host as the operating system takes it: an IPv6 address without its brackets."""
+    """Return a host in the form for the operating system, in which an IPv6 address has no brackets."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
@@ -187,7 +193,8 @@ def host_and_port(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address at which a bookie listens. ``protocol`` is one of the constants above, or an unknown word."""
+    """An address at which a bookie listens. ``protocol`` is one of BOOKIE_RPC, DIRECT, GRPC and HTTP, or an unknown
+    word."""
 
     id: str
     host: str
@@ -202,12 +209,12 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        """Host and port, for messages."""
+        """The host and port, for messages."""
         return host_and_port(self.host, self.port)
 
     @property
     def url(self) -> str:
-        """The endpoint's URL, ``https://`` if it speaks TLS. Meant for an admin port."""
+        """The URL of an admin port's endpoint. It begins with ``https://`` if the endpoint uses TLS."""
         return f"{'https' if self.tls else 'http'}://{self.where}"
 
 
@@ -223,8 +230,8 @@ class BookieServiceInfo:
         return next((e for e in self.endpoints if e.protocol == protocol), None)
 
     def is_of_directory_of(self, other: BookieServiceInfo) -> bool:
-        """Return whether both were published from the same data directory. False if one was published from a copy of
-        that directory, or if an incarnation is missing."""
+        """Return whether both registrations were published from the same data directory. This is false if one of them
+        was published from a copy of that directory, or if an incarnation is missing."""
         mine, theirs = self.properties, other.properties
         same = mine.get(DIRECTORY_PROPERTY) == theirs.get(DIRECTORY_PROPERTY)
         return same and mine.get(INCARNATION_PROPERTY, "") == theirs.get(INCARNATION_PROPERTY) != ""
@@ -234,5 +241,5 @@ INCARNATION_PROPERTY = "bk.incarnation"
 """The property of BookieServiceInfo that holds the incarnation, a uuid (S8)."""
 
 DIRECTORY_PROPERTY = "bk.directory"
-"""The property of BookieServiceInfo that names the data directory on its machine: a copy of the directory has another
-value, although its incarnation is the same (S8, M3)."""
+"""The property of BookieServiceInfo that identifies the data directory on its machine. A copy of the directory has
+another value, although its incarnation is the same (S8, M3)."""

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses bookies. Pure: the caller passes the candidates, the facts about them (:class:`Landscape`), and the source of
-randomness.
+"""Chooses the bookies of ensembles. Pure. The caller passes the candidates, the facts about them (:class:`Landscape`),
+and the source of randomness.
 
-Without racks and weights all bookies are equal. With racks, places are filled one after the other. A place gets a
-bookie that leaves no write set short of racks, if there is one. Among those, bookies go first whose rack is rarest in
-the write sets of that place. Among equals, chance decides, by weight.
+Without racks and weights all bookies are equal. With racks, the positions of the ensemble are filled one after the
+other. A position gets a bookie with which no write set has too few racks, if there is such a bookie. Among several such
+bookies, those are preferred whose rack is rarest in the write sets of that position. Among equal bookies one is chosen
+at random, by weight.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 DEFAULT_RACK = "/default-rack"
 WEIGHT_MULTIPLE_MAX = 3
-"""Limits the weight of a bookie to this multiple of the median weight, so that a new bookie does not get every
+"""The maximum weight of a bookie, as a multiple of the median weight, so that a new bookie does not get every
 ledger."""
 
 TRIES = 8
@@ -38,10 +39,11 @@ class RandomSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Landscape:
-    """The facts about bookies that placement uses. ``racks``: the rack of each bookie that has one. ``weights``: free
-    bytes of their disks; empty if they do not count. Each write set should have members in ``racks_min`` racks, if
-    there are that many. ``enforced``: an ensemble with fewer racks is refused. Then a bookie whose rack is unknown is
-    not chosen, because it may stand in the rack of another member (Apache's policy does the same)."""
+    """The facts about bookies that placement uses. ``racks`` has the rack of each bookie whose rack is known.
+    ``weights`` has the free bytes of bookies' disks, and is empty if free space does not count. Each write set should
+    have members in ``racks_min`` racks, if there are that many. With ``enforced`` an ensemble with fewer racks is
+    refused. A bookie whose rack is unknown is then not chosen, because it may be in the rack of another member.
+    Apache's policy does the same."""
 
     racks: Mapping[BookieId, str] = field(default_factory=dict)
     weights: Mapping[BookieId, int] = field(default_factory=dict)
@@ -57,8 +59,8 @@ class Landscape:
         return not (self.racks or self.weights or self.enforced)
 
     def racks_of(self, places: Sequence[BookieId | None], write_quorum: int, start: int) -> set[str]:
-        """Return the racks of the write set that begins at place ``start``. If racks are enforced, unknown racks do not
-        count."""
+        """Return the racks of the write set that begins at position ``start``. If racks are enforced, unknown racks do
+        not count."""
         members = (places[(start + i) % len(places)] for i in range(write_quorum))
         racks = {self.rack_of(bookie) for bookie in members if bookie is not None}
         return racks - {DEFAULT_RACK} if self._needs_known_racks(write_quorum) else racks
@@ -73,7 +75,7 @@ class Landscape:
         return self.enforced and min(write_quorum, self.racks_min) > 1
 
     def fewest_racks(self, ensemble: Sequence[BookieId], write_quorum: int) -> int:
-        """Return the number of racks in the write set that has the fewest."""
+        """Return the number of racks in the write set with the fewest racks."""
         return min(len(self.racks_of(ensemble, write_quorum, start)) for start in range(len(ensemble)))
 
 
@@ -90,8 +92,8 @@ def choose_ensemble(
     write_quorum: int = 0,
     landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...]:
-    """Return ``size`` distinct writable bookies in random order. Bookies in ``avoid`` (failed lately) are taken only if
-    the others are too few; ``exclude`` maps bookies that cannot be used to the reason.
+    """Return ``size`` distinct writable bookies in random order. Bookies in ``avoid``, which have failed lately, are
+    chosen only if there are too few other bookies. ``exclude`` maps bookies that cannot be used to the reason.
 
     Raises NotEnoughBookiesError, which says how many are needed, and lists the writable bookies with their racks or
     with the reason why they cannot be used.
@@ -125,9 +127,9 @@ def _filled(
     landscape: Landscape,
     random: RandomSource,
 ) -> tuple[BookieId, ...]:
-    """Return the ensemble with a usable bookie in each empty place: the best of a few tries, because a place is filled
-    before the places after it are known. Raises NotEnoughBookiesError if racks are enforced and a write set has too
-    few."""
+    """Return the ensemble with a usable bookie in each empty position. It is the best of TRIES attempts, because a
+    position is filled before the positions after it are known. Raises NotEnoughBookiesError if racks are enforced and a
+    write set has too few."""
     best, most, wanted = tuple[BookieId, ...](), -1, min(write_quorum, landscape.racks_min)
     for _ in range(TRIES):
         ensemble = _fill(list(places), usable, avoid, write_quorum, landscape, random)
@@ -177,8 +179,8 @@ def _fill(
 
 
 def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], random: RandomSource) -> BookieId:
-    """Choose a bookie: one with twice the weight is chosen twice as often. A bookie of unknown weight counts as the
-    median."""
+    """Choose a bookie at random. A bookie with twice the weight is chosen twice as often. A bookie of unknown weight
+    counts with the median weight."""
     known = [weights[bookie] for bookie in bookies if bookie in weights]
     if not known:
         return random.sample(bookies, 1)[0]
@@ -193,7 +195,7 @@ def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], ran
 
 
 def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
-    """List the writable bookies in words, each unusable one with the reason."""
+    """Return a list of the writable bookies in words. An unusable bookie has the reason behind it."""
     each = (f"{bookie} ({excluded[bookie]})" if bookie in excluded else bookie for bookie in sorted(writable))
     return f"writable: {', '.join(each) or 'none'}"
 
@@ -209,11 +211,11 @@ def replacement(
     partly: bool = False,
     landscape: Landscape = FLAT,
 ) -> tuple[BookieId, ...] | NotEnoughBookiesError:
-    """Return the last ensemble with new bookies at ``indices``, none of them from ``gone``; the other members keep
-    their places (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
+    """Return the last ensemble with new bookies at ``indices``, none of which is in ``gone``. The other members keep
+    their positions (protocol document "Writing to ledgers"; TLA action ClientChangesEnsemble).
 
-    Returns an error if there are too few spares, or too few racks where racks are enforced. With ``partly`` one spare
-    is enough; then only the first of ``indices`` get a new bookie.
+    The result is an error if there are too few spare bookies, or if racks are enforced and there are too few racks.
+    With ``partly`` one spare bookie is enough, and only the first of ``indices`` get a new bookie.
     """
     ensemble = list(metadata.last_fragment.ensemble)
     failed = {ensemble[index]: "failed" for index in indices}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and times as people write them: ``256m``, ``7d``. Plain numbers are bytes and milliseconds. Pure."""
+"""Parses sizes and times in the form in which people write them, such as ``256m`` and ``7d``, and formats times. Plain
+numbers are bytes and milliseconds. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +14,19 @@ _TIMES_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 
 def parse_size(text: str) -> int | None:
-    """Parse ``128m``, ``1 GiB`` or ``1048576`` into bytes, or return None if ``text`` is no size. Units are powers of
-    1024."""
+    """Parse a size such as ``128m``, ``1 GiB`` or ``1048576`` and return it in bytes, or None if ``text`` is not a
+    size. Units are powers of 1024."""
     return _parsed(_SIZE, text, _SIZES)
 
 
 def parse_time_ms(text: str) -> int | None:
-    """Parse ``15m``, ``30s``, ``500ms`` or ``7d`` into milliseconds, or return None if ``text`` is no time."""
+    """Parse a time such as ``15m``, ``30s``, ``500ms`` or ``7d`` and return it in milliseconds, or None if ``text`` is
+    not a time."""
     return _parsed(_TIME, text, _TIMES_MS)
 
 
 def time_in_words(time_ms: int) -> str:
-    """Return a time like ``7 d`` or ``90 min``, in the largest unit that is exact."""
+    """Return a time in words, such as ``7 d`` or ``90 min``, in the largest unit that is exact."""
     for unit in ("d", "h", "min", "s"):
         if time_ms and time_ms % _TIMES_MS[unit] == 0:
             return f"{time_ms // _TIMES_MS[unit]} {unit}"
@@ -32,7 +34,8 @@ def time_in_words(time_ms: int) -> str:
 
 
 def roughly_in_words(seconds: float) -> str:
-    """Return a time like ``7 d`` or ``90 min``, rounded down, in the largest unit of which there are at least two."""
+    """Return a time in words, such as ``7 d`` or ``90 min``, rounded down. The unit is the largest in which the number
+    is at least 2."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"

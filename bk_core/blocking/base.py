@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-written bases of the blocking client's classes: the methods that do more than wait for the asyncio method of the
-same name. ``scripts/blocking.py`` writes all other methods."""
+"""Has the hand-written bases of the blocking client's classes. Their methods do more than wait for the asyncio method
+of the same name. ``scripts/blocking.py`` writes all other methods."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 AHEAD_BYTES_MAX = 8 << 20
-"""Limits the bytes of batches that wait for the thread that reads several ranges."""
+"""The maximum number of bytes of batches that the loop reads ahead of the thread that takes them, in ``read_all``."""
 
 
 class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
-    """Appends without a task on the loop, as long as the window has room."""
+    """The base of LedgerWriter. Its append needs no task on the loop while the window is not full."""
 
     def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
-        """Append one entry; returns its id once an ack quorum has it on disk and every entry before it is confirmed.
+        """Append one entry. Return its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        ``entry_id`` as in append_nowait. Raises what that does, except WindowFullError: it waits for room, first come
-        first served. After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
+        ``entry_id`` is that of append_nowait. If the window is full, this waits until it is not, in the order of the
+        calls. Raises the other errors of append_nowait. After an error of unknown outcome, such as LedgerFencedError,
+        the entry may be part of the ledger.
         """
         try:
             return self._inner.append_future(payload, entry_id).result()
@@ -45,19 +46,20 @@ class LedgerWriterBase(BlockHandle[client.LedgerWriter]):
 
 
 class BookKeeperBase(Connection[client.BookKeeper]):
-    """Methods for logs and topics. With asyncio they are functions and classes of their own, because logs and topics
-    are layers above the client (docs/decisions/0002)."""
+    """The base of BookKeeper. It has the methods for logs and topics. With asyncio these are functions and classes
+    outside of the client, because logs and topics are layers above it (docs/decisions/0002)."""
 
     def log(self, name: str, *, password: bytes = b"") -> NamedLog:
-        """A handle of a named log; reads and creates nothing. Raises InvalidArgumentError for a bad name."""
+        """Return a handle of a named log. This neither reads nor creates anything. Raises InvalidArgumentError for an
+        invalid name."""
         from bk_core.blocking import logs as blocking_logs  # imported only when a log is used
         from bk_core.logs import named_log
 
         return blocking_logs.NamedLog(named_log.NamedLog(self._inner, name, password=password), self._thread)
 
     def topic(self, name: str, *, access: PulsarAccess | None = None) -> Topic:
-        """A handle of a topic of Pulsar; reads nothing. ``access`` says where Pulsar is and what it asks for. Raises
-        InvalidArgumentError for a bad name, UnsupportedTopicError for a non-persistent topic."""
+        """Return a handle of a topic of Pulsar. This reads nothing. ``access`` has the addresses and secrets of Pulsar.
+        Raises InvalidArgumentError for an invalid name, and UnsupportedTopicError for a non-persistent topic."""
         from bk_core.blocking import topics as blocking_topics  # imported only when a topic is used
         from bk_core.pulsar import topic
 
@@ -66,7 +68,7 @@ class BookKeeperBase(Connection[client.BookKeeper]):
     def topics(
         self, namespace: str | None = None, *, access: PulsarAccess | None = None
     ) -> list[tuple[TopicName, int | None]]:
-        """Do as :func:`bk_core.pulsar.topic.list_topics`."""
+        """Do the same as :func:`bk_core.pulsar.topic.list_topics`, and wait for the result."""
         from bk_core.pulsar import topic  # as above
 
         return self._thread.call(topic.list_topics(self._inner, namespace, access=access))
@@ -79,7 +81,7 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         password: bytes = b"",
         options: PublishOptions | None = None,
     ) -> dict[str, Published]:
-        """Do as :func:`bk_core.logs.named_log.publish_to_logs`."""
+        """Do the same as :func:`bk_core.logs.named_log.publish_to_logs`, and wait for the result."""
         from bk_core.logs import named_log  # as above
         from bk_core.logs.machines.publication import APPEND
 
@@ -89,20 +91,22 @@ class BookKeeperBase(Connection[client.BookKeeper]):
         )
 
     def begin(self, work: Callable[[client.BookKeeper], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start work with the asyncio client on its loop without waiting, so that one thread can watch many things.
-        Cancelling the future, or closing the client, cancels the work. Raises ClientClosedError."""
+        """Start a coroutine with the asyncio client on its loop, and return without waiting, so that one thread can
+        wait for several things. Cancelling the future, or closing the client, cancels the coroutine. Raises
+        ClientClosedError if the client is closed."""
         return self._thread.begin(work(self._inner))
 
 
 class DetachedReaderBase(Connection[client.DetachedReader]):
-    """Yields one by one the batches that the asyncio reader returns in lists, so that a batch costs no turn of the
-    loop."""
+    """The base of DetachedReader. The asyncio reader returns batches in lists, and this yields them one by one, so that
+    a batch costs no turn of the loop."""
 
     def read_all(
         self, wanted: Iterable[WantedRange], *, prefer: int = 0
     ) -> AheadIterator[tuple[int, EntryBatch | ColumnBatch]]:
-        """The batches of all ranges, in order, each with the number of its range; several small ranges are read at
-        once, and further batches meanwhile. Raises as :meth:`read`, after the batches before the error."""
+        """Return an iterator over the batches of all ranges, in order. Each batch comes with the number of its range.
+        Several small ranges are read together, and the loop reads further batches while the caller handles one. The
+        iterator raises the errors of :meth:`read`, after the batches before the error."""
         return AheadIterator(self._thread, self._inner.read_all(wanted, prefer=prefer), _bytes_of, AHEAD_BYTES_MAX)
 
 

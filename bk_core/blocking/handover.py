@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hands the items of an async iterator over to another thread, and goes ahead of it.
+"""Passes the items of an async iterator to another thread, and reads ahead of that thread.
 
-A thread that asks the loop for each item waits for two changes of threads each time, and nothing is read while it works
-on one. Here the loop goes on until so many bytes wait, and is woken once half of them were taken.
+If a thread requested each item from the loop, it would wait for two changes of threads each time, and nothing would be
+read while it works on an item. Here the loop reads until a number of bytes wait, and reads again once half of them were
+taken.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Nothing comes any more, because of ``error`` if there is one."""
+    """The mark after the last item. If the source failed, ``error`` is the reason."""
 
     error: Exception | None = None
 
 
 class Handover(Generic[T]):
-    """:meth:`fill` runs on ``loop``; one other thread takes, by number. At most ``bytes_max`` and one item wait, by
-    ``size_of``; the item taken last stays until the next one is asked for, because an interrupt may meet its taker
-    before the taker has it.
+    """A queue between ``loop``, on which :meth:`fill` runs, and one other thread, which takes items by number.
 
-    ``_put`` is written by the loop alone and ``_taken`` by the other thread alone, so no lock is needed.
+    At most ``bytes_max`` bytes and one item wait, in bytes by ``size_of``. The item that was taken last is kept until
+    the thread takes the next item, because an interrupt may hit the thread before it has the item. Only the loop writes
+    ``_put``, and only the other thread writes ``_taken``, so no lock is needed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size_of: Callable[[T], int], bytes_max: int) -> None:
@@ -42,10 +43,11 @@ class Handover(Generic[T]):
         self._is_filled = False
         self._waits = False  # whether the other thread must be woken
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._room: asyncio.Future[None] | None = None  # what the loop waits for
+        self._room: asyncio.Future[None] | None = None  # the loop waits for it
 
     async def fill(self, source: AsyncIterator[T]) -> None:
-        """Queue all items, and what ended them. A second call does nothing: an interrupted thread may ask twice."""
+        """Queue all items of ``source``, and then a mark with the error that ended them, if any. A second call does
+        nothing, because an interrupted thread may call this twice."""
         if self._is_filled:
             return
         self._is_filled = True
@@ -71,7 +73,7 @@ class Handover(Generic[T]):
 
     async def _has_room(self) -> None:
         self._room = self._loop.create_future()
-        if not self._is_low():  # the other thread may have looked before there was something to set
+        if not self._is_low():  # the other thread may have taken items before ``_room`` was set
             await self._room
         self._room = None
 
@@ -79,8 +81,8 @@ class Handover(Generic[T]):
         return self._put - self._taken <= self._bytes_max // 2
 
     def item(self, number: int) -> T | None:
-        """The item of this number, which is that of the last call or the next one, once it is there; None at the end.
-        Raises what ended the items."""
+        """Wait for the item with this number and return it, or None at the end. The number must be that of the last
+        call, or the next number. Raises the error that ended the items."""
         while number not in self._items:
             self._waits = True
             if number not in self._items:  # it may have come just before
@@ -93,7 +95,7 @@ class Handover(Generic[T]):
                 raise item.error
             return None
         if (room := self._room) is not None and self._is_low():
-            with suppress(RuntimeError):  # the loop has ended, and what waits says so
+            with suppress(RuntimeError):  # the loop has ended, and the waiting call raises for that
                 self._loop.call_soon_threadsafe(_set, room)
         return item
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the blocking client: an asyncio loop on a daemon thread, and handles that live there."""
+"""Has the base of the blocking client, which is an asyncio loop on a daemon thread, and handles whose calls run on that
+loop."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ STOP_TIMEOUT_S = 10.0
 
 
 class LoopThread:
+    """A daemon thread with an asyncio loop. Calls from other threads run coroutines on it."""
+
     def __init__(self, name: str) -> None:
         self._guard = ForkGuard()
         self._lock = threading.Lock()  # no work begins after stop() has begun
@@ -39,20 +42,21 @@ class LoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the thread runs, and in this process."""
+        """Whether the thread runs in this process and is not stopped."""
         return self._thread.is_alive() and not self._stopping and not self._guard.forked
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a forked child of the process that has the thread."""
+        """Whether this process is a forked child of the process that has the thread."""
         return self._guard.forked
 
     def check(self) -> None:
-        """Raises ForkedHandleError in a forked child."""
+        """Raise ForkedHandleError in a forked child."""
         self._guard.check("this client")
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start ``work`` on the loop without waiting. Cancelling the future cancels the work."""
+        """Start a coroutine on the loop without waiting. Cancelling the future cancels the coroutine. Raises
+        ClientClosedError after :meth:`stop`, and ForkedHandleError in a forked child."""
         if not self._guard.forked:  # in a forked child the lock may be held for ever
             with self._lock:
                 if not self._stopping:
@@ -62,7 +66,8 @@ class LoopThread:
         raise ClientClosedError("this client is closed", remedy="connect again", outcome=Outcome.NOT_APPLIED)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait. An interrupt of the caller cancels the work."""
+        """Run a coroutine on the loop and wait for its result. An interrupt of the caller cancels the coroutine. Raises
+        the errors of :meth:`begin` and of the coroutine."""
         future = self.begin(work)
         try:
             return future.result()
@@ -73,7 +78,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Cancel all work and end the thread; later work is refused."""
+        """Cancel all work on the loop and end the thread. Later calls of :meth:`begin` raise ClientClosedError."""
         if self._guard.forked:
             return
         with self._lock:
@@ -99,11 +104,11 @@ _END = object()
 
 
 class BlockingIterator(Iterator[T]):
-    """The items of a read or a tail, in order, each once; a context manager that closes it.
+    """Yields the items of a read or a tail, in order, each once. As a context manager, it closes itself.
 
-    A call that is interrupted, by KeyboardInterrupt for instance, loses nothing: the next call goes on where the
-    iterator was. What ended the iterator, its end or an error, is raised again by each later call. One thread may wait
-    at a time: a second one gets InvalidArgumentError. An iterator that is dropped, as by leaving a loop, closes itself.
+    A call that is interrupted, for example by KeyboardInterrupt, loses no item, and the next call returns the item.
+    After the end or an error, each later call raises the same again. Only one thread may wait for an item; a second
+    thread gets InvalidArgumentError. An iterator that is dropped, for example when a loop is left, closes itself.
     """
 
     def __init__(self, thread: LoopThread, source: BatchIterator[T]) -> None:
@@ -112,8 +117,9 @@ class BlockingIterator(Iterator[T]):
         self._is_awaited = False
 
     def __next__(self) -> T:
-        """The next item. Raises StopIteration at the end and once this is closed, InvalidArgumentError while another
-        thread waits, ClientClosedError if this or its client is closed meanwhile, and what the read or tail raises."""
+        """Return the next item. Raises StopIteration at the end and once the iterator is closed. Raises
+        InvalidArgumentError while another thread waits, ClientClosedError if the iterator or its client is closed
+        during the call, and the errors of the read or tail."""
         if self._is_awaited:
             raise _two_threads()
         self._is_awaited = True
@@ -123,12 +129,12 @@ class BlockingIterator(Iterator[T]):
             self._is_awaited = False
         if item is _END:
             raise StopIteration
-        self._number += 1  # nothing that an interrupt could come between follows: the caller has the item
+        self._number += 1  # no interrupt can come between this line and the return
         return item  # type: ignore[return-value]  # mypy does not narrow by a sentinel
 
     def close(self) -> None:
         """End the reads, watches and tasks of this iterator, and wait until they have ended. A call that waits on
-        another thread raises ClientClosedError; later calls raise StopIteration."""
+        another thread raises ClientClosedError. Later calls raise StopIteration."""
         with suppress(ClientClosedError, ForkedHandleError):  # the source has ended, or belongs to the parent process
             self._thread.call(_close(self._kept.source))
 
@@ -142,8 +148,8 @@ class BlockingIterator(Iterator[T]):
 
 
 class AheadIterator(Iterator[T]):
-    """The items of the lists that ``source`` gives, while the loop reads on up to ``bytes_max`` bytes by ``size_of``.
-    As :class:`BlockingIterator` otherwise."""
+    """Yields the items of the lists that ``source`` yields. The loop reads ahead up to ``bytes_max`` bytes, counted by
+    ``size_of``. In all other respects it is like :class:`BlockingIterator`."""
 
     _filling: concurrent.futures.Future[None] | None = None
 
@@ -161,7 +167,7 @@ class AheadIterator(Iterator[T]):
         self._is_awaited = self._is_closed = False
 
     def __next__(self) -> T:
-        """Do as :meth:`BlockingIterator.__next__`."""
+        """Return the next item. Raises the errors of :meth:`BlockingIterator.__next__`."""
         if self._is_awaited:
             raise _two_threads()
         self._is_awaited = True
@@ -184,7 +190,7 @@ class AheadIterator(Iterator[T]):
         return item
 
     def close(self) -> None:
-        """Do as :meth:`BlockingIterator.close`."""
+        """End the reading, as :meth:`BlockingIterator.close` does."""
         if self._thread.is_forked:
             return
         self._is_closed = True
@@ -211,7 +217,7 @@ class AheadIterator(Iterator[T]):
 
 def _two_threads() -> InvalidArgumentError:
     return InvalidArgumentError(
-        "an iterator of entries is asked for two items at once",
+        "only one caller at a time may take items from an iterator of entries",
         value="two threads",
         remedy="let one thread read it, or open a second iterator",
     )
@@ -223,19 +229,20 @@ async def _close(source: BatchIterator[Any]) -> None:
 
 
 class Handle(Generic[H]):
-    """A handle of the asyncio client with the thread that it lives on."""
+    """The base of the blocking handles. ``inner`` is the handle of the asyncio client, and ``thread`` has the loop on
+    which its calls run."""
 
     def __init__(self, inner: H, thread: LoopThread) -> None:
         self._inner, self._thread = inner, thread
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls can succeed: not after the client was closed, nor in a forked child."""
+        """Whether calls can succeed. This is false after the client was closed, and in a forked child."""
         return self._thread.is_usable
 
 
 class Closing(Protocol):
-    """A handle of the asyncio client that is closed when its block ends."""
+    """The interface of handles of the asyncio client that are closed when their block ends."""
 
     async def close(self) -> None: ...
 
@@ -248,7 +255,7 @@ C = TypeVar("C", bound=Closing)
 
 
 class BlockHandle(Handle[C]):
-    """A handle that is a context manager."""
+    """The base of blocking handles that are context managers."""
 
     def __enter__(self) -> Self:
         return self
@@ -256,8 +263,8 @@ class BlockHandle(Handle[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the block. In a forked child this raises ForkedHandleError, unless an exception such as SystemExit ends
-        the block: that one must stay visible."""
+        """Close the handle when its block ends. In a forked child this raises ForkedHandleError, unless an exception
+        such as SystemExit ends the block, because that exception must not be hidden."""
         try:
             self._thread.call(self._inner.__aexit__(kind, error, trace))
         except ForkedHandleError:
@@ -266,8 +273,8 @@ class BlockHandle(Handle[C]):
 
 
 class Connection(BlockHandle[C]):
-    """A handle with a thread of its own, on which ``make`` makes the asyncio handle. The thread ends with the
-    handle."""
+    """The base of blocking handles with a separate thread. ``make`` makes the asyncio handle on the thread's loop.
+    Closing the handle ends the thread."""
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, C]]) -> None:
         thread = LoopThread("bookkeeper")
@@ -278,7 +285,8 @@ class Connection(BlockHandle[C]):
             raise
 
     def close(self) -> None:
-        """End the session, the connections and the thread. In a forked child, whose parent has these, do nothing."""
+        """End the session, the connections and the thread. In a forked child this does nothing, because they belong to
+        the parent process."""
         with suppress(ClientClosedError, ForkedHandleError):
             self._thread.call(self._inner.close())
         self._thread.stop()

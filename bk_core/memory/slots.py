@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reusable buffers for long messages: allocating a new one of a megabyte costs as much as receiving into it."""
+"""Has a pool of reusable buffers for long messages, because allocating a new buffer of a megabyte costs as much as
+receiving into it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 SLOT_BYTES_MIN = 64 << 10
 FREE_BYTES_MAX = 64 << 20
-_MADE_BYTES = 8 << 20  # made at once, for large slots of one size, so that they lie in huge pages
+_MADE_BYTES = 8 << 20  # large slots of one size are made in blocks of 8 MB, so that they are in huge pages
 _LARGE_BYTES = HUGE_BYTES // 4
 
 
@@ -28,9 +29,9 @@ class _Slot(NamedTuple):
 
 
 class Slots:
-    """A pool of buffers. A slot returns to the pool when no object refers to any part of it, on whatever thread that
-    happens. At most ``free_bytes_max`` bytes are kept. Only one thread may call :meth:`take`. A slot begins at a
-    page."""
+    """A pool of buffers, which are called slots. A slot returns to the pool once no object refers to any part of it, on
+    any thread. At most ``free_bytes_max`` bytes are kept in the pool. Only one thread may call :meth:`take`. A slot
+    begins at the start of a memory page."""
 
     def __init__(self, free_bytes_max: int = FREE_BYTES_MAX) -> None:
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
@@ -58,7 +59,7 @@ class Slots:
         return lent.data[:size]
 
     def join(self, pieces: Sequence[Bytes]) -> bytearray | memoryview:
-        """Join the pieces, in a slot if they are long."""
+        """Return the pieces joined in one buffer, which is a slot if they have at least SLOT_BYTES_MIN bytes."""
         size = sum(map(len, pieces))
         if size < SLOT_BYTES_MIN:
             return bytearray().join(pieces)
@@ -69,7 +70,7 @@ class Slots:
         return joined
 
     def _give_back(self, slot: _Slot) -> None:
-        # This may run on any thread, so it counts only what came back, and leaves ``_free`` alone.
+        # This may run on any thread, so it counts only the slots in ``_back``, and does not touch ``_free``.
         if sum([each.size for each in list(self._back)]) < self._free_bytes_max:
             self._back.append(slot)
         else:
@@ -84,7 +85,7 @@ class Slots:
 
 
 def _made(size: int) -> list[_Slot]:
-    """Make new slots: several large ones at once, if they may lie in huge pages."""
+    """Make new slots of ``size`` bytes. Large slots are made several at a time if the system has huge pages."""
     count = max(1, _MADE_BYTES // size) if HAS_HUGE_PAGES and size >= _LARGE_BYTES else 1
     try:
         memory = private_memory(count * size)
@@ -96,6 +97,6 @@ def _made(size: int) -> list[_Slot]:
 
 
 def _empty(slot: _Slot) -> None:
-    """Let the system take the slot's bytes back, although other slots lie in the same memory."""
+    """Return the slot's memory to the system. The memory of other slots in the same mapping is not affected."""
     with contextlib.suppress(OSError, AttributeError):  # not every system has it
         slot.memory.madvise(mmap.MADV_DONTNEED, slot.begin, slot.size)

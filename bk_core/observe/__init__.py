@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output of a process about itself: metrics, traces, the audit log, the log of slow operations, log levels."""
+"""Has the output of a process about itself, which is metrics, traces, the audit log, the log of slow operations, and
+log levels."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: one JSON object for each event, on a logger of its own, with the actor, the action, its object and its
-outcome.
+"""Writes the audit log. Each event is a JSON object with the actor, the action, the object of the action and the
+outcome, on a separate logger.
 
-A bookie logs the requests to its ports (``bookie_server/audit.py``). No bookie sees a change that is made in the
-metadata store alone, so the process that makes it logs it here, on the logger ``bk_core.audit``. No event has a secret:
-passwords, keys, tokens and grants are never fields.
+A bookie logs the requests to its ports (``bookie_server/audit.py``). No bookie takes part in a change that is made only
+in the metadata store, so the process that makes the change logs it here, on the logger ``bk_core.audit``. No event has
+a secret, because passwords, keys, tokens and grants are never fields.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import Any
 from bk_core.errors import BookKeeperError, InvalidArgumentError, Outcome
 
 logger = logging.getLogger("bk_core.audit")
-_file_logger = logging.getLogger("bk_core.audit_file")  # a sibling of the other logger, whose lines may go to the file
+_file_logger = logging.getLogger("bk_core.audit_file")  # not below ``bk_core.audit``, whose lines may go to the file
 
 DONE, REFUSED, UNKNOWN = "done", "refused", "unknown"
 
 TEXT_MAX = 500
-"""Limits the characters of a text field, because other clients choose some of these texts."""
+"""The maximum number of characters in a text field. Longer texts are cut, because other clients choose some of them."""
 
 LEDGERS_MAX = 20
-"""Limits the ledgers that one event names; all of them are counted."""
+"""The maximum number of ledgers that one event names. The event counts all of them."""
 
 
 _QUEUE_MAX = 10_000
@@ -42,7 +42,7 @@ _CLOSE_S = 3.0
 
 
 def line_of(time_s: float, did: str, outcome: str, **about: object) -> str:
-    """Return an event as JSON. Fields without a value are left out."""
+    """Return an event as one line of JSON. Fields without a value are left out."""
     at = datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds")
     shown = {name: _shown(value) for name, value in about.items() if value not in (None, "")}
     return json.dumps({"time": at, "did": did, "outcome": outcome, **shown})
@@ -54,8 +54,8 @@ def _shown(value: object) -> object:
 
 @contextlib.contextmanager
 def audited(did: str, **about: object) -> Iterator[None]:
-    """Log a change of the metadata store when the block ends. If the block raises, the outcome is "refused" (nothing
-    was changed) or "unknown"."""
+    """Log a change of the metadata store when the block ends. If the block raises a BookKeeperError, the outcome is
+    "refused" if nothing was changed, otherwise "unknown"."""
     try:
         yield
     except BookKeeperError as error:
@@ -72,9 +72,10 @@ def _say(did: str, outcome: str, **about: object) -> None:
 
 
 class AuditFile:
-    """Writes lines to a file that only this user can read. At ``bytes_max`` it begins a new file, and keeps
-    ``files_max`` old ones. It has its own thread, since a disk may hang; lines that do not fit into its queue are
-    counted. The constructor raises InvalidArgumentError if the file cannot be written."""
+    """Writes lines to a file that only this user can read. When the file has ``bytes_max`` bytes, a new file is begun,
+    and ``files_max`` old files are kept. A separate thread writes, because a disk may hang. Lines that do not fit into
+    the queue of the thread are lost and counted. The constructor raises InvalidArgumentError if the file cannot be
+    written."""
 
     def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
         try:
@@ -104,7 +105,8 @@ class AuditFile:
                 self._file.emit(_record(line_of(time.time(), "audit", "lost", again=lost)))
 
     def close(self) -> None:
-        """Close the file once all lines are written. Gives up after some seconds."""
+        """Close the file once all lines are written. If that takes longer than some seconds, log an error and
+        return."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=_CLOSE_S)
         self._thread.join(_CLOSE_S)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The levels of loggers in a running process: shows them, sets them, and sets them back to their levels at the
-start."""
+"""Shows and sets the levels of loggers in a running process, and sets them back to their first levels."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from bk_core.errors import InvalidArgumentError
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 BACK = "BACK"
-"""The level name that sets a logger back to its level before it was first set here."""
+"""The level name that sets a logger back to the level that it had before this module first set it."""
 
 logger = logging.getLogger(__name__)
-_before: dict[str, int] = {}  # logger → its level when it was first set
+_before: dict[str, int] = {}  # logger → its level before it was first set here
 
 
 def set_level(level: str, name: str = "") -> None:
-    """Set the level of a logger and of those below it, or of all (the root). Raises InvalidArgumentError for an unknown
-    level or logger."""
+    """Set the level of a logger and of the loggers below it. With an empty ``name``, set the level of the root, and so
+    of all loggers. Raises InvalidArgumentError for an unknown level or logger."""
     level = level.upper()
     if level not in (*LEVELS, BACK):
         raise InvalidArgumentError(
@@ -40,13 +39,13 @@ def set_level(level: str, name: str = "") -> None:
 
 
 def listen_to_signals() -> None:
-    """Set the level to DEBUG at SIGUSR1, and back to the level of the start at SIGUSR2 (decision 0058). Call it on the
-    main thread."""
+    """Install signal handlers. SIGUSR1 sets the root's level to DEBUG, and SIGUSR2 sets it back (decision 0058). The
+    caller must be the main thread."""
     signal.signal(signal.SIGUSR1, lambda *_: set_level("DEBUG"))
     signal.signal(signal.SIGUSR2, lambda *_: set_level(BACK))
 
 
 def levels() -> dict[str, object]:
-    """Return the root's level, and the levels that were set here, by logger."""
+    """Return the root's level, and by logger the levels that :func:`set_level` has set."""
     set_here = {name: logging.getLevelName(logging.getLogger(name).level) for name in _before if name}
     return {"level": logging.getLevelName(logging.getLogger().level), "loggers": set_here}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a repeated line from filling a log."""
+"""Limits how often a repeated line is logged, so that it does not fill a log."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable, Hashable
 
 EVERY_S = 10.0
-"""The usual time between two equal lines, in seconds. An operator who looks at the log sees that the problem goes
-on."""
+"""The default minimum time between two equal lines, in seconds. It is short enough that an operator sees in the log
+that a problem persists."""
 KEYS_MAX = 1024
-"""The usual limit of the keys that a throttle remembers, about 100 KB of memory. A bookie under attack sees more
-addresses than that; the throttle then forgets all keys, and each line may be logged once more."""
+"""The default maximum number of keys that a throttle remembers, which takes about 100 KB of memory. A bookie under
+attack may get requests from more addresses. The throttle then forgets all keys, and each line may be logged once
+more."""
 
 
 class LogThrottle:
-    """Allows the same line once in ``every_s`` seconds.
+    """Allows a line once in ``every_s`` seconds.
 
-    A key identifies a line. The key must hold nothing that a remote peer chooses freely, because each new key is
-    allowed at once. Two threads that ask for the same key at the same time may both be allowed. ``clock_s`` returns
-    seconds that never go back. At most ``keys_max`` keys are remembered.
+    A key identifies a line. A key must contain nothing that a remote peer can choose freely, because a new key is
+    always allowed. If two threads call :meth:`allows` with the same key at the same time, both may be allowed.
+    ``clock_s`` returns seconds that never decrease. At most ``keys_max`` keys are remembered.
     """
 
     def __init__(
@@ -39,5 +40,5 @@ class LogThrottle:
         return True
 
     def forget(self, *key: Hashable) -> None:
-        """Allow this line again at once."""
+        """Forget this key, so that its line is allowed again immediately."""
         self._allowed_at.pop(key, None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers for Prometheus: metrics, histograms, and the text of a scrape. No sockets, no threads.
+"""Has metrics, histograms, and the text of a scrape for Prometheus, without sockets and threads.
 
-Code that counts does not use this module, except for the histogram: it increments plain integers, and a scrape reads
-them. The text is version 0.0.4 of Prometheus' format, which every version of Prometheus reads. Prometheus' own client
-library would add ``_total`` to the names of counters, so that Apache's counters would get other names than Apache's.
+Code that counts increments plain integers, which a scrape reads. It uses only the histogram of this module. The text is
+version 0.0.4 of Prometheus' format, which every version of Prometheus reads. The client library of Prometheus is not
+used, because it would add ``_total`` to the names of counters, and Apache's names have no such suffix.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 class Metric(NamedTuple):
-    """A metric. Each of its samples has ``labels``, in this order. ``apache``: a bookie of Apache's has a metric with
-    this name and this meaning."""
+    """The declaration of a metric. Each of its samples has values for ``labels``, in this order. ``apache`` says
+    whether Apache's bookies have a metric with this name and this meaning."""
 
     name: str
     kind: Kind
@@ -29,13 +29,13 @@ class Metric(NamedTuple):
 
 
 class Histogram:
-    """Counts observations by the ascending upper ``bounds``. One thread at a time may observe; any thread may read."""
+    """Counts observations by ascending upper ``bounds``. One thread at a time may observe, and any thread may read."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)  # each without the counts below it
+        self.counts = [0] * (len(bounds) + 1)  # not cumulative; the last is for values above all bounds
         self.total = 0.0
 
     def observe(self, value: float) -> None:
@@ -43,15 +43,16 @@ class Histogram:
         self.total += value
 
     def copy(self) -> Histogram:
-        """Return a copy of the present state."""
+        """Return a copy of the present counts."""
         twin = Histogram(self.bounds)
         twin.counts, twin.total = list(self.counts), self.total
         return twin
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Return the lowest bound that at least this share of the observations does not exceed. ``buckets`` has the count
-    up to each bound. None without observations; infinity if the quantile is above all finite bounds."""
+    """Return the lowest bound that at least this share of the observations does not exceed. It is infinity if the
+    quantile is above all finite bounds, and None if there are no observations. ``buckets`` has the cumulative count for
+    each bound."""
     total = max(buckets.values(), default=0)
     if total <= 0:
         return None
@@ -59,14 +60,14 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 class Scrape:
-    """The values of declared metrics at one moment. Metrics without a value are left out."""
+    """The values of declared metrics at one time. Metrics without a value are left out of the text."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
         self._lines: dict[str, list[str]] = {}
 
     def put(self, name: str, value: float | Histogram, *labels: str) -> None:
-        """Add a sample; ``labels`` are the values of the metric's labels. Raises KeyError for an undeclared metric,
+        """Add a sample. ``labels`` are the values of the metric's labels. Raises KeyError for an undeclared metric, and
         ValueError for a wrong number of labels or a wrong kind of value."""
         metric = self._metrics[name]
         pairs = dict(zip(metric.labels, labels, strict=True))
@@ -87,8 +88,8 @@ class Scrape:
 
 
 def _histogram_lines(name: str, histogram: Histogram, labels: Mapping[str, str]) -> list[str]:
-    """Return the lines of a histogram. The count is the sum of the buckets that are read here, so the lines agree
-    although another thread may observe meanwhile."""
+    """Return the lines of a histogram. The count is the sum of the buckets as they are read here, so it agrees with the
+    buckets although another thread may observe at the same time."""
     lines, below = [], 0
     counts, total = list(histogram.counts), histogram.total
     for bound, count in zip((*map(float, histogram.bounds), "+Inf"), counts, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A log of slow operations, with a limited rate of lines, which also tells how many lines were left out."""
+"""Logs slow operations. The rate of lines is limited, and a line says how many operations before it were left out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BURST = 10.0
 
 
 class SlowLog:
-    """Logs operations that took ``threshold_s`` or longer; 0 logs none. The caller compares with ``threshold_s``
-    itself, so that a fast operation costs no call. Thread-safe."""
+    """Logs operations that took ``threshold_s`` or longer. With 0 it logs none. The caller compares the time of an
+    operation with ``threshold_s``, so that a fast operation costs no call. Any thread may use it."""
 
     def __init__(self, logger: logging.Logger, threshold_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.threshold_s = threshold_s if threshold_s > 0 else float("inf")
@@ -25,7 +25,8 @@ class SlowLog:
         self.count = 0
 
     def say(self, text: Callable[[], str]) -> None:
-        """Log an operation, within the rate. ``text`` is called only if the line is written."""
+        """Log an operation, or only count it if the rate of lines is exceeded. ``text`` is called only if a line is
+        written."""
         with self._lock:
             now = self._clock()
             self._left = min(BURST, self._left + (now - self._at) * LINES_PER_S)

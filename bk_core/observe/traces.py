@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of OpenTelemetry, for a program that has set up its SDK. In other programs this module does nothing.
+"""Makes spans of OpenTelemetry, if the program has set up its SDK. In other programs this module does nothing.
 
-This module never imports OpenTelemetry itself: a program that set it up has imported it. So :func:`spans` is None in a
-process without it, and an object that asked once when it was made pays only an ``is None`` from then on.
+This module does not import OpenTelemetry unless the program has imported it, because a program that set up the SDK has
+done so. In a process without it, :func:`spans` is None. An object calls :func:`spans` once when it is made, and then
+only compares the result with None.
 
-A client makes a span for an operation, a range or a frame, a bookie for a message or a group, never for an entry. Our
-lanes carry the context to bookies as a W3C ``traceparent``; a bookie makes spans only for messages with one. Only spans
-that record count as parents: a span that has ended has no children, even if a context still holds it.
+A client makes a span for an operation, a range or a frame, and a bookie for a message or a group. Neither makes a span
+for an entry. Our lanes carry the context to bookies as a W3C ``traceparent``, and a bookie makes spans only for
+messages that have one. Only a span that records becomes a parent, so a span that has ended gets no children, even if a
+context still holds it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ T = TypeVar("T")
 
 TRACER = "pyspark-bookkeeper"
 PREFIX = "bookkeeper."
-"""The prefix of the names of spans and attributes."""
+"""The prefix of the names of all spans and attributes."""
 
 
 class Spans:
-    """Makes spans of one provider. ``arriving`` is the context of the message that the bookie's loop handles at this
-    moment, or None if it is not traced."""
+    """Makes spans with one provider of OpenTelemetry. ``arriving`` is the context of the message that the bookie's loop
+    handles now, or None if that message is not traced."""
 
     def __init__(self, api: Any, provider: Any) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -41,10 +43,10 @@ class Spans:
         self._wire = TraceContextTextMapPropagator()
         self.arriving: Any = None
 
-    # --- where we are ---
+    # --- the current span ---
 
     def here(self) -> Any:
-        """Return the context of the current span, or None if there is no span that records."""
+        """Return the context of the current span, or None if no current span records."""
         span = self._api.get_current_span()
         said = span.get_span_context()
         if span.is_recording() or (said.is_remote and said.trace_flags.sampled):
@@ -52,7 +54,7 @@ class Spans:
         return None
 
     def traceparent(self) -> str:
-        """Return the current span in the form that is sent to a bookie; empty without one."""
+        """Return the current span as a W3C ``traceparent`` for a bookie, or an empty string without a span."""
         carrier: dict[str, str] = {}
         if self.here() is not None:
             self._wire.inject(carrier)
@@ -61,14 +63,15 @@ class Spans:
     # --- spans ---
 
     def begin(self, name: str, parent: Any = None, *, since_s: float | None = None, **attributes: Any) -> Any:
-        """Begin a span, which the caller ends. Without ``parent`` it has none. ``since_s``: the span began this many
-        seconds ago."""
+        """Begin a span, which the caller must end. Without ``parent`` the span has no parent. ``since_s`` is the number
+        of seconds ago at which the span began."""
         start_ns = None if since_s is None else time.time_ns() - int(since_s * 1e9)
         context = parent if parent is not None else self._api.set_span_in_context(self._api.INVALID_SPAN)
         return self._tracer.start_span(PREFIX + name, context, start_time=start_ns, attributes=_named(attributes))
 
     def current(self, span: Any) -> AbstractContextManager[Any]:
-        """Return a block in which the span is the current one. The block must end in the same turn of the loop."""
+        """Return a context manager, in whose block the span is the current span. The block must end in the same turn of
+        the loop."""
         block: AbstractContextManager[Any] = self._api.use_span(
             span, end_on_exit=False, record_exception=False, set_status_on_exception=False
         )
@@ -76,13 +79,13 @@ class Spans:
 
     @contextmanager
     def operation(self, name: str, **attributes: Any) -> Iterator[Any]:
-        """Make a span for the work in the block, with the span as the current one."""
+        """Make a span for the block. It is the current span in the block."""
         with self._ended(self.begin(name, self.here(), **attributes)) as span, self.current(span):
             yield span
 
     @contextmanager
     def arrival(self, name: str, traceparent: str, **attributes: Any) -> Iterator[Any]:
-        """Make a span for a client's message, while the machine handles it."""
+        """Make a span for a client's message. The bookie's machine handles the message in the block."""
         with self._ended(self.arrived(name, traceparent, **attributes)) as span:
             self.arriving = self._api.set_span_in_context(span)
             try:
@@ -91,7 +94,7 @@ class Spans:
                 self.arriving = None
 
     def arrived(self, name: str, traceparent: str, **attributes: Any) -> Any:
-        """Begin a span for a client's request; the caller ends it."""
+        """Begin a span for a client's request. The caller must end it."""
         return self.begin(name, self._wire.extract({"traceparent": traceparent}), **attributes)
 
     @contextmanager
@@ -109,8 +112,8 @@ class Spans:
         self._api.get_current_span().set_attributes(_named(attributes))
 
     def fail(self, span: Any, error: BaseException) -> None:
-        """Mark the span as failed with this error: its code, and whether the operation was applied. The end of a
-        generator or the cancelling of a task is no failure."""
+        """Mark the span as failed, with the error's code, and whether the operation was applied. The end of a generator
+        and the cancelling of a task are not failures."""
         if isinstance(error, BookKeeperError):
             self.failed(span, error.code, error.what, error.outcome)
         elif isinstance(error, Exception):
@@ -141,8 +144,8 @@ def spans() -> Spans | None:
 def traced(
     name: str, **of_self: str
 ) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Decorate a coroutine method so that each call is a span. ``of_self`` maps attributes of the span to attributes of
-    the method's object; the method adds more with :func:`note`."""
+    """Decorate a coroutine method so that each call makes a span. ``of_self`` maps attributes of the span to attributes
+    of the method's object. The method can add attributes with :func:`note`."""
 
     def decorate(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         @functools.wraps(work)
@@ -164,14 +167,15 @@ async def _around(found: Spans, name: str, about: dict[str, Any], work: Coroutin
 
 
 def note(**attributes: Any) -> None:
-    """Add attributes to the current operation's span."""
+    """Add attributes to the current span, if the program makes spans."""
     found = spans()
     if found is not None:
         found.note(attributes)
 
 
 def operation(name: str, **attributes: Any) -> AbstractContextManager[Any]:
-    """Make a span for a block, with the span as the current one. The block must not be suspended halfway."""
+    """Make a span for a block, if the program makes spans. It is the current span in the block, so the block must not
+    be suspended."""
     found = spans()
     return nullcontext() if found is None else found.operation(name, **attributes)
 

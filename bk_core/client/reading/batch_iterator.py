@@ -51,7 +51,7 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         self._guard.check("this iterator")
         if self._is_awaited:
             raise InvalidArgumentError(
-                "an iterator of entries is asked for two items at once",
+                "only one caller at a time may take items from an iterator of entries",
                 value="two calls of __anext__ at the same time",
                 remedy="let one task read it, or open a second iterator",
             )

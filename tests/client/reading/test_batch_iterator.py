@@ -144,7 +144,7 @@ async def test_two_calls_at_once_are_refused_and_the_first_one_goes_on() -> None
     iterator = BatchIterator(ticks())
     first = asyncio.ensure_future(anext(iterator))
     await asyncio.sleep(0)
-    with pytest.raises(InvalidArgumentError, match="two items at once"):
+    with pytest.raises(InvalidArgumentError, match="only one caller at a time"):
         await anext(iterator)
     ticks.tick()
     assert await first == 0
