@@ -230,7 +230,8 @@ class BookieConfig:
     refuses frames only when messages of three times this size wait for their turn. Recovery adds have a quarter as much
     to themselves."""
     reads_active_max: int = 32
-    """The maximum number of parts of answers in memory; further reads wait for their turn."""
+    """The maximum number of parts of answers in memory. A part that is shorter than ``read_part_bytes`` counts as its
+    share of one, at least 1/256. Further reads wait for their turn."""
     read_part_bytes: int = 1 << 20
     """The size of a part of an answer. A larger frame is a part by itself."""
     read_stall_s: float = 5.0

@@ -200,10 +200,16 @@ class Reads(Path):
 
     def _take_turn(self, request: Read) -> bool:
         """Return whether the request has a turn. If not, queue it for one."""
-        if not request.turn and not request.waiting:
-            request.waiting = True
-            self._waiting.put(request.stream, request, urgent=request.fencing)
-        return request.turn
+        if request.turn or request.waiting:
+            return request.turn
+        stream, urgent = request.stream, request.fencing
+        if self.turns.may(stream, urgent) and self._waiting.pass_by(urgent):
+            request.turn = True
+            self.turns.take(stream)
+            return True
+        request.waiting = True
+        self._waiting.put(stream, request, urgent=urgent)
+        return False
 
     def _give_turn_back(self, request: Read) -> None:
         if request.turn:

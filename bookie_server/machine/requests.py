@@ -247,19 +247,25 @@ class Requests:
         self._ask(request, ReadMemberships(request.request_id, places, self._core.log_of(request.ledger_id)))
 
     def _ask(self, request: Request, effect: ReadFrames | ReadMemberships) -> None:
+        log = effect.log
+        if self._asked[log] < self._core.limits.storage_reads_max and self._asking[log].pass_by(request.urgent):
+            self._send(effect)
+            return
         request.asking = effect
-        self._asking[effect.log].put(request.stream, request, urgent=request.urgent)
-        self._ask_next(effect.log)
+        self._asking[log].put(request.stream, request, urgent=request.urgent)
 
     def _ask_next(self, log: int) -> None:
-        while self._asked[log] < self._core.limits.storage_reads_max and (
-            request := self._asking[log].take(lambda *_: True)
-        ):
+        asking = self._asking[log]
+        while asking and self._asked[log] < self._core.limits.storage_reads_max:
+            request = asking.take(lambda *_: True)
+            assert request is not None and request.asking is not None
             effect, request.asking = request.asking, None
-            assert effect is not None
-            self._asked[log] += 1
-            self._asked_of.setdefault(request.request_id, deque()).append(log)
-            self._core.effects.append(effect)
+            self._send(effect)
+
+    def _send(self, effect: ReadFrames | ReadMemberships) -> None:
+        self._asked[effect.log] += 1
+        self._asked_of.setdefault(effect.request, deque()).append(effect.log)
+        self._core.effects.append(effect)
 
     def _answered(self, request_id: RequestId) -> None:
         """Count an answer of storage, whether or not the request is still under way, and ask it for the next read."""

@@ -43,11 +43,13 @@ class MachineLimits:
     sessions_max: int = 1 << 18
     """Sessions of all streams. A session that recovers a ledger is refused only above twice this number."""
     reads_active_max: int = 32
-    """Parts of answers in memory at once. A quarter of them is kept for recovery; further reads wait for their turn."""
+    """Parts of answers in memory at once; short ones count as their share of ``read_part_bytes``. A quarter of this
+    room is kept for recovery; further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
     """Bytes of those parts. The parts being read are extra; there are at most ``storage_reads_max`` of them for each
     log."""
     reads_per_stream_max: int = 4
+    """The same bound for one stream."""
     storage_reads_max: int = 8
     """Reads under way in each log's storage. A fence waits behind no more reads than these."""
     requests_max: int = 8192

@@ -20,6 +20,9 @@ from bookie_server.machine.state import MachineLimits
 
 T = TypeVar("T")
 
+WHOLE = 256
+"""The weight of a turn whose part is not read yet, and of a part of ``read_part_bytes``. A smaller part weighs its
+share, at least 1: 4 KiB of a mebibyte, which covers the objects that carry it."""
 URGENT_IN_A_ROW_MAX = 3
 """The maximum number of urgent things served in a row while others wait, so that these are served, too."""
 
@@ -63,6 +66,14 @@ class FairQueue(Generic[T]):
                 return self._pop(line, stream)
         return None
 
+    def pass_by(self, urgent: bool) -> bool:
+        """Return whether the queue is empty, so that a thing may be served without waiting in it; count that thing as
+        served."""
+        if self.lines[0] or self.lines[1]:
+            return False
+        self._in_a_row = self._in_a_row + 1 if urgent else 0
+        return True
+
     def _pop(self, line: dict[StreamId, deque[T]], stream: StreamId) -> T:
         things = line.pop(stream)
         thing = things.popleft()
@@ -79,7 +90,8 @@ class FairQueue(Generic[T]):
 
 
 class Turns:
-    """The room for parts of answers. A turn is one part that is being planned, read or sent."""
+    """The room for parts of answers. A turn is one part that is being planned, read or sent. It weighs :data:`WHOLE`
+    until its part is read, and then as much as the part has bytes, so that many small answers leave together."""
 
     __slots__ = (
         "_active",
@@ -91,6 +103,7 @@ class Turns:
         "_parts",
         "_sizes",
         "_unread_max",
+        "_weight",
         "stalled",
     )
 
@@ -99,7 +112,8 @@ class Turns:
         self._unread_max = limits.storage_reads_max * logs
         self._active = 0
         self._parts = 0  # turns whose part is with the driver; the others are being planned or read
-        self._of_stream: dict[StreamId, int] = {}
+        self._weight = 0  # of all turns
+        self._of_stream: dict[StreamId, int] = {}  # weights of the turns of each stream
         self._bytes = 0  # sizes of all parts that the driver has, together
         self._sizes: dict[RequestId, deque[int]] = {}  # size of each of these parts, also those of ended requests
         self.stalled: dict[StreamId, None] = {}  # streams whose clients read nothing, the longest stalled first
@@ -115,7 +129,7 @@ class Turns:
         if self._active - self._parts >= self._unread_max or self._is_full(urgent):
             return False  # the size of parts being read is not known yet
         held = self._of_stream.get(stream, 0) if stream is not None else 0
-        if held >= self._limits.reads_per_stream_max:
+        if held >= self._limits.reads_per_stream_max * WHOLE:
             return False
         if stream is not None and not urgent and any(o.answers >= o.bytes_max for o in self._owners.of(stream)):
             return False
@@ -129,24 +143,35 @@ class Turns:
             turns, size = turns - turns // 4, size - size // 4
         if further:
             turns, size = (turns + 1) // 2, size // 2
-        return self._active >= turns or self._bytes >= size
+        return self._weight >= turns * WHOLE or self._bytes >= size
 
     def take(self, stream: StreamId) -> None:
         self._active += 1
-        self._of_stream[stream] = self._of_stream.get(stream, 0) + 1
+        self._weigh(stream, WHOLE)
 
     def give_back(self, stream: StreamId) -> None:
+        """Release the room of a turn whose part was not read."""
         self._active -= 1
-        left = self._of_stream.pop(stream) - 1
-        if left:
-            self._of_stream[stream] = left
+        self._weigh(stream, -WHOLE)
 
     def fill(self, request: RequestId, size: int) -> None:
         """Count a part of ``size`` bytes that was given to the driver."""
         self._sizes.setdefault(request, deque()).append(size)
         self._bytes += size
         self._parts += 1
+        self._weigh(request[0], self._weight_of(size) - WHOLE)
         self._owned(request, size)
+
+    def _weigh(self, stream: StreamId, change: int) -> None:
+        self._weight += change
+        weight = self._of_stream.get(stream, 0) + change
+        if weight:
+            self._of_stream[stream] = weight
+        else:
+            del self._of_stream[stream]
+
+    def _weight_of(self, size: int) -> int:
+        return min(WHOLE, size * WHOLE // self._limits.read_part_bytes + 1)
 
     def _owned(self, request: RequestId, size: int) -> None:
         for owner in self._owners.of(request[0]):
@@ -161,11 +186,12 @@ class Turns:
         size = sizes.popleft()
         self._bytes -= size
         self._parts -= 1
+        self._active -= 1
+        self._weigh(request[0], -self._weight_of(size))
         self._owned(request, -size)
         if not sizes:
             del self._sizes[request]
         self.stalled.pop(request[0], None)
-        self.give_back(request[0])
         return True
 
     def close(self, stream: StreamId) -> None:

@@ -214,7 +214,7 @@ def test_long_answer_gives_others_their_turn_between_its_parts() -> None:
 
 @pytest.mark.rule("L3")
 def test_recovery_reads_find_room_that_others_cannot_fill() -> None:
-    bench = Bench(reads_active_max=8)
+    bench = Bench(read_part_bytes=1, reads_active_max=8)
     stored(bench)
     bench.ask(ev.FenceRequested, 7, KEY)
     bench.commit()
@@ -235,14 +235,31 @@ def test_parts_in_memory_are_bounded_by_their_bytes() -> None:
 
 
 def test_stream_has_few_parts_in_memory() -> None:
-    bench = Bench(reads_active_max=64, reads_per_stream_max=4)
+    bench = Bench(read_part_bytes=1, reads_active_max=64, reads_per_stream_max=4)
     stored(bench)
     reading(bench, READS, 20)
     assert len(parts(bench.disk())) == 4
 
 
+def test_many_small_parts_of_a_stream_are_in_memory_together_as_far_as_their_bytes_allow() -> None:
+    bench = Bench(reads_active_max=64, reads_per_stream_max=4, read_part_bytes=10_000)
+    stored(bench, 1, 1000)
+    reading(bench, READS, 200)
+    asked = parts(bench.disk())
+    assert 36 <= len(asked) <= 40, "about 4 * 10,000 bytes"
+    bench.step(ev.PartSent(asked[0]))
+    assert len(parts(bench.disk())) == 1, "one leaves, the next one comes"
+
+
+def test_the_smallest_parts_still_use_up_room() -> None:
+    bench = Bench(reads_active_max=4, reads_per_stream_max=1, read_part_bytes=1 << 30)
+    stored(bench, 1, 1)
+    reading(bench, READS, 400)
+    assert len(parts(bench.disk())) == 256
+
+
 def test_first_part_of_a_stream_comes_before_further_ones_of_others() -> None:
-    bench = Bench(reads_active_max=16)
+    bench = Bench(read_part_bytes=1, reads_active_max=16)
     stored(bench)
     for stream in OTHERS[:4]:
         reading(bench, stream, 4)
@@ -257,7 +274,7 @@ def test_first_part_of_a_stream_comes_before_further_ones_of_others() -> None:
 
 @pytest.mark.rule("L3")
 def test_stream_that_takes_nothing_is_ended_when_others_wait_for_room_and_not_before() -> None:
-    bench = Bench(reads_active_max=4, reads_per_stream_max=4)
+    bench = Bench(read_part_bytes=1, reads_active_max=4, reads_per_stream_max=4)
     stored(bench)
     for stream in OTHERS[:3]:
         reading(bench, stream, 1)
@@ -272,7 +289,7 @@ def test_stream_that_takes_nothing_is_ended_when_others_wait_for_room_and_not_be
 
 
 def test_stream_that_takes_something_is_no_longer_stalled() -> None:
-    bench = Bench(reads_active_max=2, reads_per_stream_max=4)
+    bench = Bench(read_part_bytes=1, reads_active_max=2, reads_per_stream_max=4)
     stored(bench)
     reading(bench, 4, 1)
     (request,) = parts(bench.disk())
@@ -285,7 +302,7 @@ def test_stream_that_takes_something_is_no_longer_stalled() -> None:
 
 
 def test_cancelled_requests_leave_nothing_behind() -> None:
-    bench = Bench(reads_active_max=1)
+    bench = Bench(read_part_bytes=1, reads_active_max=1)
     stored(bench)
     reading(bench, 4, 1)
     bench.disk()  # its part is never taken

@@ -180,7 +180,7 @@ def test_thousands_of_holes_become_few_ranges_that_deny_nothing_unknown() -> Non
 
 
 def test_reads_wait_for_their_turn_and_fencing_ones_go_first() -> None:
-    bench = Bench(reads_active_max=1)
+    bench = Bench(read_part_bytes=1, reads_active_max=1)
     bench.attach(1)
     bench.send(entries(0, b"a"))
     bench.commit()
