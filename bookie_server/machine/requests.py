@@ -258,7 +258,8 @@ class Requests:
         asking = self._asking[log]
         while asking and self._asked[log] < self._core.limits.storage_reads_max:
             request = asking.take(lambda *_: True)
-            assert request is not None and request.asking is not None
+            assert request is not None
+            assert request.asking is not None
             effect, request.asking = request.asking, None
             self._send(effect)
 
