@@ -4,7 +4,8 @@
 A cancelled coroutine ends. So an async generator whose ``__anext__`` was cancelled has ended, and its next call looks
 like the end of the data. Here each step of the source is a separate task. If the caller is cancelled while it waits,
 the task continues, and the next call returns its result. So no item is lost, no item comes twice, and the work ends
-only with :meth:`aclose` or when the iterator is dropped. A step costs one task per batch.
+only with :meth:`aclose` or when the iterator is dropped. A step costs one task per batch. The end costs another one,
+except in a read of one entry.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from bk_core.client.running.fork import ForkGuard
-from bk_core.errors import ClientClosedError, InvalidArgumentError, Outcome
+from bk_core.errors import ClientClosedError, InvalidArgumentError, LocalProtocolError, Outcome
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -30,13 +31,15 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
     error, each later call raises the same exception again. Only one call may wait at a time; a second call raises
     InvalidArgumentError. Close the iterator unless you read to its end. An iterator that is dropped closes itself, on
     whichever thread this happens.
+
+    ``has_one`` says that ``source`` has at most one item. Then the step that gets the item runs the source to its end.
     """
 
     _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
     """The step in progress, or a finished step whose result no call has taken yet."""
 
-    def __init__(self, source: AsyncGenerator[T, None]) -> None:
-        self._source, self._guard = source, ForkGuard()
+    def __init__(self, source: AsyncGenerator[T, None], *, has_one: bool = False) -> None:
+        self._source, self._has_one, self._guard = source, has_one, ForkGuard()
         self._is_awaited = False
         self._ended: Exception | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -58,7 +61,7 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         if self._ended is not None:
             raise self._ended
         if self._step is None:
-            self._step = asyncio.get_running_loop().create_task(_advance(self._source))
+            self._step = asyncio.get_running_loop().create_task(_advance(self._source, self._has_one))
         step, self._is_awaited = self._step, True
         try:
             if not step.done():
@@ -71,8 +74,10 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         item, error = step.result()
         if error is not None:
             self._ended = self._ended or error
+        if item is None:
+            assert error is not None
             raise error
-        return item  # type: ignore[return-value]  # without an error there is an item
+        return item
 
     async def aclose(self) -> None:
         """End the reads, watches and tasks of this iterator, and wait until they have ended. A call that waits raises
@@ -121,13 +126,18 @@ class KeptItems(Generic[T]):
             return self._item  # type: ignore[return-value]  # set by this call or the one before
 
 
-async def _advance(source: AsyncGenerator[T, None]) -> tuple[T | None, Exception | None]:
-    """Return the next item, or the exception that ended the source. The task holds no reference to the iterator, so a
-    dropped iterator can end the task."""
+async def _advance(source: AsyncGenerator[T, None], has_one: bool) -> tuple[T | None, Exception | None]:
+    """Return the next item, and the exception that ended the source; at least one of them is not None. The task holds
+    no reference to the iterator, so a dropped iterator can end the task."""
+    item: T | None = None
     try:
-        return await anext(source), None
+        item = await anext(source)
+        if has_one:
+            await anext(source)
+            raise LocalProtocolError("a source of one item has another one")
     except Exception as error:  # StopAsyncIteration too
-        return None, error
+        return item, error
+    return item, None
 
 
 async def _done(step: asyncio.Task[tuple[T | None, Exception | None]]) -> None:

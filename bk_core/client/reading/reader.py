@@ -109,7 +109,7 @@ class LedgerReader:
         lost entry, which is never skipped, and EntryUnreadableError if no replica gives an entry now. NoSuchEntryError
         for an entry above the LAC says only that the entry is not there yet.
         """
-        return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
+        return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed), has_one=first == last)
 
     async def reading(
         self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
