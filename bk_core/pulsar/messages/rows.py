@@ -7,7 +7,7 @@ import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from bk_core.entries.batch import I64, U8
 from bk_core.errors import CorruptMessageError, InvalidArgumentError
 from bk_core.pulsar.messages import heads
 from bk_core.pulsar.messages.decoder import Columns, Messages
-from bk_core.pulsar.messages.scan import Wanted, scan
+from bk_core.pulsar.messages.scan import Mask, Wanted, scan
 from bk_core.pulsar.model.message_id import MessageId
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -41,7 +41,7 @@ TYPES: Mapping[str, pa.DataType] = {
 DEFAULT_COLUMNS = tuple(TYPES)[:7]
 """The columns of a read that chooses none."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
-_I32_MAX = (1 << 31) - 1
+_I32_MAX, _U32_MAX = (1 << 31) - 1, (1 << 32) - 1
 
 
 VALUE = "value"
@@ -233,29 +233,30 @@ def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.A
     """Return protobuf messages of varint fields. ``fields`` has, for each field, its tag of one byte, its value in each
     message, and an array that is negative for each message without the field, or None. No Python runs for each
     message."""
-    parts, kept = list[U8](), list[npt.NDArray[np.bool_]]()
+    columns, kept = list[U8](), list[Mask | None]()
     for tag, values, there in fields:
-        if not values.size or (there is not None and not (there >= 0).any()):
+        is_there = None if there is None or bool((there >= 0).all()) else there >= 0
+        if not count or (is_there is not None and not is_there.any()):
             continue
-        unsigned = np.maximum(values, 0).astype(np.uint64)
-        width = max(1, -(-int(unsigned.max()).bit_length() // 7))
-        shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)
-        septets = unsigned[:, None] >> shifts
-        digits = (septets & np.uint64(0x7F)).astype(np.uint8)
-        more = np.zeros_like(digits, dtype=np.bool_)
-        more[:, :-1] = septets[:, 1:] != 0
-        used = np.ones_like(more)
-        used[:, 1:] = more[:, :-1]
-        digits |= more.astype(np.uint8) << 7
-        is_there = np.ones((values.size, 1), np.bool_) if there is None else (there >= 0)[:, None]
-        parts += [np.full((values.size, 1), tag[0], dtype=np.uint8), digits]
-        kept += [is_there, used & is_there]
-    if not parts:
+        least, most = max(0, int(values.min())), max(0, int(values.max()))
+        unsigned: npt.NDArray[Any] = np.maximum(values, 0).astype(np.uint32 if most <= _U32_MAX else np.uint64)
+        columns.append(np.full(count, tag[0], dtype=np.uint8))
+        kept.append(is_there)
+        for shift in range(0, max(1, most.bit_length()), 7):
+            byte = (unsigned >> shift).astype(np.uint8) & np.uint8(0x7F)
+            if most >> shift + 7:
+                byte |= (unsigned >= 1 << shift + 7).astype(np.uint8) << 7
+            columns.append(byte)
+            is_used = None if not shift or least >> shift else unsigned >= 1 << shift
+            kept.append(is_used if is_there is None else is_there if is_used is None else is_used & is_there)
+    if not columns:
         return pa.array([], pa.binary())
-    mask = np.concatenate(kept, axis=1)
-    joined = np.concatenate(parts, axis=1)[mask]
+    joined, lengths = np.stack(columns, axis=1), np.full(count, len(columns), dtype=np.int32)
+    if any(each is not None for each in kept):
+        all_kept = np.stack([np.ones(count, np.bool_) if each is None else each for each in kept], axis=1)
+        joined, lengths = joined[all_kept], all_kept.sum(axis=1, dtype=np.int32)
     bounds = np.zeros(count + 1, dtype=np.int32)
-    np.cumsum(mask.sum(axis=1), out=bounds[1:])
+    np.cumsum(lengths, out=bounds[1:])
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
 
 
