@@ -46,17 +46,18 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP, HEAL = "storage", "interop", "heal"
+STORAGE, INTEROP, HEAL, PULSAR = "storage", "interop", "heal", "pulsar"
 GROUPS: Mapping[str, Group] = {
     **{name: MeasurementGroup(name) for name in ("append", "tls", "read", "recovery", "arrow", HEAL)},
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
+    PULSAR: MeasurementGroup(PULSAR),
 }
-USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL)]
-"""The groups that are measured by default. The others must be named: ``interop`` compares with Apache alone, and
-Apache's healing takes an hour."""
-PEERS = ("raw", "apache", "kafka")
+USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL, PULSAR)]
+"""The groups that are measured by default. The others must be named: ``interop`` compares with Apache alone, Apache's
+healing takes an hour, and ``pulsar`` needs a broker, whose clients it is compared with unless peers are given."""
+PEERS = ("raw", "apache", "kafka", "pulsar")
 TABLE_WIDTH = 170
 
 
@@ -67,11 +68,11 @@ def parser() -> argparse.ArgumentParser:
         "groups",
         nargs="*",
         metavar="GROUP",
-        help=f"of: {', '.join(GROUPS)} (all but {INTEROP}, which needs apache, and {HEAL})",
+        help=f"of: {', '.join(GROUPS)} (all but {INTEROP}, which needs apache, {HEAL} and {PULSAR})",
     )
     add("--peer", action="append", choices=PEERS, dest="peers", help="may be repeated; raw (default): the bare machine "
         "and, for Spark, a source and a sink in memory; apache: its client on its bookies; kafka: confluent-kafka and "
-        "spark-sql-kafka on one broker")  # fmt: skip
+        "spark-sql-kafka on one broker; pulsar (usual for the group pulsar): its clients on one broker")  # fmt: skip
     add("--lane", choices=("direct", "grpc"), default="direct", help="between our client and our bookies")
     add("--runs", type=int, default=3, help="timed runs of each side, after one to warm up")
     add("--scale", type=float, default=1.0, help="share of the usual amount of data")
@@ -97,7 +98,7 @@ def arguments() -> argparse.Namespace:
         made.error(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     if options.runs < 1 or options.scale <= 0 or options.slow_sync_ms < 0:
         made.error("--runs must be at least 1, --scale above 0, --slow-sync-ms not below 0")
-    options.peers = frozenset(options.peers or ["raw"])
+    options.peers = frozenset(options.peers or ["raw", *([PULSAR] if PULSAR in options.groups else [])])
     return options
 
 

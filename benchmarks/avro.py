@@ -110,14 +110,19 @@ def ours(datums: list[bytes], reader: Any) -> Callable[[], object]:
     return lambda: decoder.read(places, wanted)
 
 
-def main() -> None:
-    import fastavro
-
+def orders(count: int) -> list[bytes]:
+    """Return so many orders as Avro."""
+    fastavro = importlib.import_module("fastavro")
     dice, datums, parsed = random.Random(1), list[bytes](), fastavro.parse_schema(json.loads(json.dumps(ORDER)))
-    for number in range(ROWS):
+    for number in range(count):
         out = io.BytesIO()
         fastavro.schemaless_writer(out, parsed, order(dice, number))
         datums.append(out.getvalue())
+    return datums
+
+
+def main() -> None:
+    datums = orders(ROWS)
     size = sum(map(len, datums))
     measured = {"bk_core": ours(datums, ORDER), "bk_core, resolved to a newer schema": ours(datums, NEWER)}
     for title, (module, make) in candidates(datums).items():

@@ -15,6 +15,7 @@ OURS = (CLIENT, BOOKIES, ZOOKEEPER)
 PEERS = {
     "raw": (CLIENT, RAW_SERVERS),
     "kafka": (CLIENT, BROKER),
+    "pulsar": (BROKER, BOOKIES),
     "apache": (APACHES_CLIENT, APACHES_BOOKIES, ZOOKEEPER),
 }
 """The kinds of processes that work for each peer. The others idle meanwhile, but an idle Java still uses some time."""
@@ -38,6 +39,11 @@ class Processes:
         table = _table()
         spent = {kind: sum(_with_descendants(table, pid) for pid in pids) for kind, pids in self._kinds.items()}
         return {CLIENT: table.get(os.getpid(), (0, 0.0))[1], **spent}
+
+    def resident_bytes(self, kind: str) -> int:
+        """Return the resident memory of the processes of a kind."""
+        table = _table()
+        return sum(_resident(table, pid) for pid in self._kinds.get(kind, ()))
 
 
 def cost(
@@ -69,3 +75,12 @@ def _table() -> dict[int, tuple[int, float]]:
 def _with_descendants(table: Mapping[int, tuple[int, float]], pid: int) -> float:
     children = (child for child, (parent, _) in table.items() if parent == pid)
     return table.get(pid, (0, 0.0))[1] + sum(_with_descendants(table, child) for child in children)
+
+
+def _resident(table: Mapping[int, tuple[int, float]], pid: int) -> int:
+    found = sum(_resident(table, child) for child, (parent, _) in table.items() if parent == pid)
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return found  # it has just ended
+    return found + pages * os.sysconf("SC_PAGE_SIZE")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -41,6 +42,19 @@ def test_a_figure_can_want_both_a_value_and_a_ratio() -> None:
     assert both.meets is False
     assert both.wish == "≥ 9 u, ≥ 2 ×"
     assert Figure("x", "u", [10.0], wanted_ratio=1.0).meets is False, "a peer that is missing is not met"
+
+
+def test_the_memory_of_a_kind_is_that_of_its_processes() -> None:
+    processes = Processes()
+    with processes.born("sleepers"):
+        sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        assert 0 < processes.resident_bytes("sleepers") < 1 << 30
+        assert processes.resident_bytes("others") == 0
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert processes.resident_bytes("sleepers") == 0
 
 
 def test_both_sides_warm_up_and_take_turns() -> None:

@@ -18,7 +18,7 @@ import venv
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bk_cli.access import Access
 from bk_cli.local.children import child_environment, free_ports
@@ -64,11 +64,25 @@ numHttpServerThreads=8
 """
 
 
+SMALL = ("-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=1")
+"""Java's flags for a broker whose speed is not measured."""
+
+
+class Site(Protocol):
+    """Where bookies are: their cluster, and a folder for what a broker and its clients write."""
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def data_dir(self) -> Path: ...
+
+
 class Broker:
     """One broker; its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration."""
 
-    def __init__(self, cluster: LocalCluster, settings: str = BROKER) -> None:
-        self._cluster, self._settings = cluster, settings
+    def __init__(self, cluster: Site, settings: str = BROKER, *, flags: Sequence[str] = SMALL) -> None:
+        self._cluster, self._settings, self._flags = cluster, settings, tuple(flags)
         self._tools = toolchain(PULSAR)
         self.port, self.web_port = free_ports(2)
         self._daemon: Daemon | None = None
@@ -107,8 +121,11 @@ class Broker:
     def start(self) -> None:
         """Start it and wait until it serves."""
         main = "org.apache.pulsar.PulsarBrokerStarter"
-        flags = ("-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=1")
-        flags += ("--add-opens=java.base/sun.net=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
+        flags = (
+            *self._flags,
+            "--add-opens=java.base/sun.net=ALL-UNNAMED",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
+        )
         flags += ("--add-opens=java.management/sun.management=ALL-UNNAMED",)
         arguments = ["--broker-conf", str(self._conf)]
         self._daemon = Daemon(self._tools, main, arguments, self._cluster.data_dir / "broker.log", flags)
@@ -155,7 +172,7 @@ class Client(Program):
     """A process with Pulsar's client."""
 
     def __init__(
-        self, python: Path, cluster: LocalCluster, broker: Broker, name: str, calls: str = "tests.interop.pulsar_calls"
+        self, python: Path, cluster: Site, broker: Broker, name: str, calls: str = "tests.interop.pulsar_calls"
     ) -> None:
         command = ["env", f"PYTHONPATH={child_environment()['PYTHONPATH']}"]
         command += [str(python), "-m", calls]

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.CompressionType;
+import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
 import org.apache.pulsar.client.api.Producer;
@@ -33,7 +37,8 @@ final class TopicCalls implements Lines.Program {
     public Map<String, Object> run(String command, Lines.Arguments arguments) throws Exception {
         switch (command) {
             case "connect":
-                client = PulsarClient.builder().serviceUrl(arguments.text("url")).enableTransaction(true).build();
+                client = PulsarClient.builder().serviceUrl(arguments.text("url"))
+                        .enableTransaction(!arguments.flag("without_transactions")).build();
                 return Lines.answer();
             case "transact":
                 return transact(arguments);
@@ -43,6 +48,12 @@ final class TopicCalls implements Lines.Program {
                 return chunked(arguments);
             case "read":
                 return read(arguments);
+            case "fill":
+                return fill(arguments);
+            case "drain":
+                return drain(arguments);
+            case "load":
+                return load(arguments);
             default:
                 throw new IllegalArgumentException(command);
         }
@@ -156,6 +167,88 @@ final class TopicCalls implements Lines.Program {
             }
         }
         return Lines.answer("rows", rows);
+    }
+
+    /** Messages of one size with random bytes, as fast as the broker takes them. */
+    private Map<String, Object> fill(Lines.Arguments arguments) throws Exception {
+        byte[] random = new byte[1 << 24];
+        new Random(arguments.number("seed", 1)).nextBytes(random);
+        int size = arguments.small("size");
+        CompletableFuture<MessageId> last = CompletableFuture.completedFuture(null);
+        try (Producer<byte[]> producer = client.newProducer(Schema.BYTES).topic(arguments.text("topic"))
+                .enableBatching(arguments.flag("batched")).batchingMaxPublishDelay(10, TimeUnit.MILLISECONDS)
+                .maxPendingMessages(5000).blockIfQueueFull(true).sendTimeout(0, TimeUnit.SECONDS).create()) {
+            for (int k = 0; k < arguments.small("count"); k++) {
+                int at = (int) ((long) k * size % (random.length - size));
+                last = producer.sendAsync(Arrays.copyOfRange(random, at, at + size));
+            }
+            producer.flush();
+            last.get(WAIT_S, TimeUnit.SECONDS);
+        }
+        return Lines.answer();
+    }
+
+    /** Reads so many messages from the first one on, and says how long it took. */
+    private Map<String, Object> drain(Lines.Arguments arguments) throws Exception {
+        long began = System.nanoTime();
+        long bytes = 0;
+        try (Reader<byte[]> reader = client.newReader(Schema.BYTES).topic(arguments.text("topic"))
+                .startMessageId(MessageId.earliest).receiverQueueSize(10_000).create()) {
+            for (int k = 0; k < arguments.small("count"); k++) {
+                bytes += reader.readNext().getData().length;
+            }
+        }
+        return Lines.answer("seconds", (System.nanoTime() - began) / 1e9, "bytes", bytes);
+    }
+
+    /**
+     * Producers and tailing consumers of topics named "topic-0", "topic-1" and so on. With a "rate" in messages a second
+     * for all topics it sends at that rate, otherwise as fast as "in_flight" messages of each topic allow.
+     */
+    private Map<String, Object> load(Lines.Arguments arguments) throws Exception {
+        int topics = arguments.small("topics");
+        int count = arguments.small("count");
+        long rate = arguments.number("rate", 0);
+        byte[] value = new byte[arguments.small("size")];
+        new Random(1).nextBytes(value);
+        CountDownLatch received = new CountDownLatch(count);
+        List<Consumer<byte[]>> consumers = new ArrayList<>();
+        List<Producer<byte[]>> producers = new ArrayList<>();
+        for (int n = 0; n < topics; n++) {
+            String topic = arguments.text("topic") + "-" + n;
+            consumers.add(client.newConsumer(Schema.BYTES).topic(topic).subscriptionName("load")
+                    .messageListener((consumer, message) -> {
+                        consumer.acknowledgeAsync(message);
+                        received.countDown();
+                    }).subscribe());
+            producers.add(client.newProducer(Schema.BYTES).topic(topic).blockIfQueueFull(true)
+                    .maxPendingMessages(arguments.small("in_flight")).sendTimeout(0, TimeUnit.SECONDS).create());
+        }
+        long[] took = new long[count];
+        CountDownLatch sent = new CountDownLatch(count);
+        long began = System.nanoTime();
+        for (int k = 0; k < count; k++) {
+            if (rate > 0) {
+                LockSupport.parkNanos(began + k * 1_000_000_000L / rate - System.nanoTime());
+            }
+            int number = k;
+            long at = System.nanoTime();
+            producers.get(k % topics).sendAsync(value).whenComplete((id, error) -> {
+                took[number] = error == null ? System.nanoTime() - at : Long.MAX_VALUE;
+                sent.countDown();
+            });
+        }
+        boolean all = sent.await(WAIT_S, TimeUnit.SECONDS) && received.await(WAIT_S, TimeUnit.SECONDS);
+        double seconds = (System.nanoTime() - began) / 1e9;
+        for (Producer<byte[]> producer : producers) {
+            producer.close();
+        }
+        for (Consumer<byte[]> consumer : consumers) {
+            consumer.close();
+        }
+        Arrays.sort(took);
+        return Lines.answer("all", all, "seconds", seconds, "p50_ms", took[count / 2] / 1e6,
+                "p99_ms", took[count * 99 / 100] / 1e6);
     }
 
     private static Map<String, Object> row(Message<byte[]> message) {
