@@ -19,7 +19,7 @@ from bk_cli.local.zookeeper_server import ZooKeeperServer
 
 ROOT = Path(__file__).parents[2]
 BOOKIES = 4
-SETTINGS = f"segment_size_bytes = {(8 << 20) + (16 << 10)}\nsegments_kept_free = 1\nscrub_interval_s = 3600.0\n"
+SETTINGS = {"segment_size_bytes": (8 << 20) + (16 << 10), "segments_kept_free": 1, "scrub_interval_s": 3600.0}
 """The smallest segments that there can be, so that the data is small."""
 READY_S = 60.0
 
@@ -29,29 +29,20 @@ def kept(release: str) -> Path:
     return ROOT / "tests" / "data" / f"release-{release}"
 
 
-class SmallBookie(BookieProcess):
-    """A bookie with small segments. Its id is the one in its directory, wherever it listens now."""
-
-    def _command(self) -> list[str]:
-        settings = self.data_dir.parent / "bookie.toml"
-        settings.write_text(f'metadata_service_uri = "{self._uri}"\n{SETTINGS}', encoding="utf-8")
-        return [*super()._command(), "--config", str(settings)]
-
-
 class ReleaseCluster:
     """The processes over the data in ``folder``, on free ports; a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.zookeeper = ZooKeeperServer(durable=False)
-        self.bookies: list[SmallBookie] = []
+        self.bookies: list[BookieProcess] = []
         self.uri = ""
 
     def __enter__(self) -> ReleaseCluster:
         try:
             self.uri = f"zk://{self.zookeeper.start(self.folder / 'zookeeper')}/ledgers"
             self.bookies = [
-                SmallBookie(number, self.folder / f"bookie-{number}", port, self.uri)
+                BookieProcess(number, self.folder / f"bookie-{number}", port, self.uri, SETTINGS)
                 for number, port in enumerate(free_bookie_ports(BOOKIES), start=1)
             ]
             self.start()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import bk_core
 from tests.release import contents, conversation, formats
-from tests.release.cluster import ReleaseCluster, SmallBookie, identity_of, kept, pack, unpack, znodes
+from tests.release.cluster import ReleaseCluster, identity_of, kept, pack, unpack, znodes
 from tests.spark.sessions import ClassicSpark
 
 
@@ -67,7 +67,7 @@ def make(folder: Path, target: Path) -> None:
         contents.fill_by_spark(cluster.uri, spark.session(), str(folder / "checkpoint"))
         spark.stop()
         cluster.bookies[1].kill()  # its unsealed end is as a crash leaves it
-        codes = [bookie.stop() for bookie in cluster.bookies if isinstance(bookie, SmallBookie)]
+        codes = [bookie.stop() for bookie in cluster.bookies]
         assert codes[0] == codes[2] == codes[3] == 0, codes
         (target / "znodes.json").write_text(json.dumps(znodes(cluster.uri), indent=0, sort_keys=True) + "\n")
     (target / "kept.json").write_text(json.dumps(made.as_json(), indent=1) + "\n")
