@@ -19,7 +19,6 @@ from tests.sim.crash_points import (
     crash_everywhere,
     explore,
     operations_of,
-    report,
 )
 from tests.sim.storage_life import Life
 from tests.sim.storage_workloads import WORKLOADS
@@ -87,11 +86,3 @@ def test_a_point_behind_a_crash_of_the_workload_itself_is_reached() -> None:
     total = operations_of(steps).total()
     assert crash_at(steps, total, VARIANTS[0])
     assert not crash_at(steps, total + 1, VARIANTS[0])
-
-
-def test_the_table_names_what_was_violated() -> None:
-    found = explore("small groups", VARIANTS[:1])
-    found.violations.append("made up: entry 3 is lost")
-    text = report([found])
-    assert f"| small groups | {found.operations} |" in text
-    assert "- small groups, made up: entry 3 is lost" in text
