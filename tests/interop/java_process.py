@@ -161,10 +161,6 @@ class Program:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def wait_started(self) -> None:
-        """Wait until it takes commands; commands may be sent before."""
-        self.result(self._greeting, START_S, "start")
-
     def submit(self, command: str, **arguments: Any) -> Future[dict[str, Any]]:
         """Send a command; the future gives the answer, a PeerError, or KitError if the program ends before."""
         future: Future[dict[str, Any]] = Future()

@@ -9,9 +9,7 @@ ROOM = "tests/client/writing/test_append_room.py::"
 BUDGET = "tests/client/test_process_budget.py::"
 CLOSED = "tests/client/test_closed_clients.py::"
 AGAIN = "tests/client/test_second_tries.py::"
-HEDGES = "tests/protocol/test_reader_hedges.py::"
 BLOCKING = "tests/blocking/test_blocking.py::"
-INTERRUPTS = "tests/client/test_interrupts.py::"
 LONE = "tests/client/reading/test_lone_read.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -6,10 +6,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 LANE = "tests/transport/lane/test_streams.py::test_"
-WATCHES = "tests/metadata/test_watches.py::test_"
 AHEAD = "tests/client/reading/test_read_ahead.py::test_"
 ROOM = "tests/bookie_server/ports/bounds/test_memory_bounds.py::test_"
-CLIENT_STREAMS, SERVER_CONTROL = "bk_core/transport/lane/streams.py", "bookie_server/ports/lane/control_stream.py"
+CLIENT_STREAMS = "bk_core/transport/lane/streams.py"
 
 STREAMS = (
     Mutant(
@@ -41,8 +40,6 @@ STREAMS = (
         "P1",
     ),
 )
-
-METADATA = ()
 
 CLIENT = (
     Mutant(
@@ -77,4 +74,4 @@ SERVER = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = STREAMS + METADATA + CLIENT + SERVER
+MUTANTS: tuple[Mutant, ...] = STREAMS + CLIENT + SERVER

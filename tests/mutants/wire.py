@@ -10,7 +10,6 @@ READING = ("tests/wire/bookie_rpc/test_reading.py",)
 BUILDING = ("tests/wire/bookie_rpc/test_building.py::test_each_ack_of_many_widths_names_its_own_add",)
 FRAMES = ("tests/wire/bookie_rpc/test_frames.py",)
 LONE = ("tests/wire/bookie_rpc/test_lone_add.py",)
-TABLES = ("tests/wire/bookie_rpc/test_tables.py",)
 LAYOUTS = "bk_core/wire/bookie_rpc/layouts.py"
 
 MUTANTS: tuple[Mutant, ...] = (
