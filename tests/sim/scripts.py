@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bk_core import quorum
-from bk_core.errors import BookKeeperError, NoSuchEntryError
+from bk_core.entries.digest import ledger_key
+from bk_core.entries.frame import FrameKind
+from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchEntryError, Outcome, WrongPasswordError
+from bk_core.protocol.recovery import Phase
 from tests.sim.checkers import Violation
-from tests.sim.clients import RECOVERY, WRITER
-from tests.sim.corners import CORNERS
+from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, WriterHost
 from tests.sim.host import REQUEST_MS, Host
 from tests.sim.knobs import quiet
 from tests.sim.readers import ReadHost
@@ -203,8 +205,79 @@ def apaches_fences_are_lost() -> None:
     world.run_for(5_000)
 
 
+def bookies_under_another_password() -> None:
+    """L2: bookies hold another ledger under this id."""
+    world = World("script", quiet())
+    ledger_id = world.new_ledger("nobody", ENSEMBLE)[0] + 1
+    for name in ENSEMBLE:
+        world.bookies[name].back_end.holdings.fold(ledger_id, FrameKind.LEDGER_KEY, ledger_key(b"another password"))
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(1)
+    world.run_for(500)
+    _require(isinstance(writer.error, WrongPasswordError), "L2", f"the writer ended with {writer.error!r}")
+
+
+def store_away_for_too_long() -> None:
+    """MUST 11: the last call's outcome is not that of what is in flight, nor that of a close before it."""
+    world = World("script", quiet(3, 3, 3, spares=1))
+    writer = world.writer("w", ENSEMBLE)
+    world.crash("b1")
+    writer.append(1)
+    world.store.away("w", True)
+    world.run_for(3_000)
+    _ends_unknown(writer)
+
+
+def _ends_unknown(host: WriterHost | RecoveryHost) -> None:
+    _require(isinstance(host.error, MetadataUnavailableError), "E1", f"{host.name} ended with {host.error!r}")
+    assert host.error is not None
+    _require(host.error.outcome is Outcome.UNKNOWN, "MUST11", f"{host.error!r}: {host.error.outcome}")
+
+
+def close_applied_and_store_away() -> None:
+    """MUST 8, MUST 11: a close whose answer was lost is not called "not applied"."""
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(1)
+    world.run_for(50)
+    writer.close()
+    _close_applied_and_store_away(world, writer)
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(3)
+    world.run_for(60)
+    _die(world, writer)
+    recoverer = world.recover(writer.ledger_id)
+    while recoverer.machine.phase is not Phase.CLOSE and world.scheduler.step():
+        pass
+    _close_applied_and_store_away(world, recoverer)
+
+
+def _close_applied_and_store_away(world: World, host: WriterHost | RecoveryHost) -> None:
+    """The store applies the close, and neither its answer nor any other comes back."""
+    world.store.lose_next[host.name] = [True]
+    while world.checker.truth(host.ledger_id).closed_at is None and world.scheduler.step():
+        pass
+    world.store.away(host.name, True)
+    world.run_for(5_000)
+    _ends_unknown(host)
+
+
+def no_spare_where_all_is_confirmed() -> None:
+    """P8: a close needs no spare bookie for entries that are confirmed; what misses them is marked."""
+    world = World("script", quiet(spares=0))
+    writer = world.writer("w", ENSEMBLE)
+    world.crash("b1")
+    writer.append(1)
+    while writer.machine.change is None and world.scheduler.step():
+        pass
+    writer.close()
+    world.run_for(1_000)
+    _require(writer.closed is not None, "P8", f"the close failed: {writer.error!r}")
+    _require(world.store.marked(writer.ledger_id) == ("b1",), "P8", "b1 was not marked")
+
+
 SCRIPTS: dict[str, Callable[[], None]] = {
-    **CORNERS,
     "empty last fragment": empty_last_fragment,
     "reads follow": reads_follow,
     "hung bookie": hung_bookie,
@@ -216,4 +289,8 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "lost entry": lost_entry,
     "replaced bookie misses entries": replaced_bookie_misses_entries,
     "Apache's fences are lost": apaches_fences_are_lost,
+    "bookies under another password": bookies_under_another_password,
+    "store away for too long": store_away_for_too_long,
+    "close applied and store away": close_applied_and_store_away,
+    "no spare where all is confirmed": no_spare_where_all_is_confirmed,
 }
