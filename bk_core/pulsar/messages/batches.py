@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the messages of a batch. Each is a u32 size, its SingleMessageMetadata of that size, and its payload.
+"""Finds the messages of a batch. A message is a u32 size, SingleMessageMetadata of that size, and the payload.
 
 The beginning of a message is known only after the message before it has been read, so this is a loop in Python, for
-batches whose messages :mod:`many_batches` does not find. The loop looks only for the size of each payload; all other
-fields are scanned for all messages at once (:mod:`scan`).
+batches whose messages :mod:`many_batches` does not find. The loop reads only the size of each payload. All other fields
+are then scanned for all messages together (:mod:`scan`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ METADATA = Wanted(
     repeated=frozenset({PROPERTIES}),
 )
 MESSAGES_MAX = 1 << 19
-"""The maximum number of messages in a batch: each takes a few hundred bytes of columns. Producers send up to 1000 by
-default."""
+"""The maximum number of messages in a batch, because each message takes a few hundred bytes of columns. Producers send
+up to 1000 by default."""
 MESSAGE_BYTES_MIN = 6
-"""The least number of bytes of a message: its size, and the required field with the size of its payload."""
+"""The minimum number of bytes in a message of a batch. It has four bytes of size, and the required field with the size
+of its payload."""
 _TAG_OF_SIZE = PAYLOAD_SIZE << 3
 _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
 
 
 def walk(body: bytes, count: int, base: int) -> tuple[I64, I64, I64]:
-    """Return the messages of a batch of ``count`` messages, whose first byte is at place ``base``: where the metadata
-    of each begin and end, and the size of its payload. Raises ValueError if ``body`` is not such a batch."""
+    """Return three arrays for the messages of a batch, which are the begin and the end of each message's metadata, and
+    the size of its payload. The batch has ``count`` messages, and its first byte is at position ``base``. Raises
+    ValueError if ``body`` is not such a batch."""
     begins, ends, sizes = array("q"), array("q"), array("q")
     at, end, size_of = 0, len(body), _U32.unpack_from
     if not 0 <= count <= end // MESSAGE_BYTES_MIN:
@@ -61,10 +63,10 @@ def walk(body: bytes, count: int, base: int) -> tuple[I64, I64, I64]:
 
 
 def _payload_size(body: bytes, at: int, stop: int) -> int:
-    """Return the payload size that the metadata from ``at`` to ``stop`` give.
+    """Return the payload size in the metadata from ``at`` to ``stop``.
 
     Writers put the size after the properties and the key, so this function skips those two. Metadata in any other order
-    are read in full. The scan of all fields, which comes later, rejects metadata whose last size is another one.
+    are read in full. The later scan of all fields rejects metadata in which the last payload size is another number.
     """
     last = stop - 1
     while at < last:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joins the chunks of large messages, as Pulsar's consumer does: by uuid, in the order of their numbers."""
+"""Joins the chunks of large messages by uuid, in the order of their numbers, as Pulsar's consumer does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from bk_core.pulsar.model.message_id import EntryPosition
 Bytes: TypeAlias = bytes | memoryview
 
 PENDING_BYTES_MAX = 256 << 20
-"""The maximum total size, in bytes, of the chunks that wait for the rest of their messages."""
+"""The maximum total size in bytes of the chunks that wait for further chunks of their messages, because they are kept
+in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk, and what its metadata say about the whole message."""
+    """A chunk of a message. ``count`` is the number of chunks of the message, and ``message_bytes`` the size of the
+    whole message, both by the chunk's metadata."""
 
     uuid: bytes
     number: int
@@ -28,7 +30,8 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Begun:
-    """A message of which some chunks, but not all, have been added."""
+    """A message of which some chunks have been added, and others have not. ``first`` is the position of its first
+    chunk."""
 
     first: EntryPosition
     count: int
@@ -38,25 +41,27 @@ class _Begun:
 
 
 class TooManyChunksError(ValueError):
-    """The waiting chunks exceed their limit, or a message has an impossible size or not the size in its metadata."""
+    """The error for waiting chunks that exceed their limit, and for a message of an impossible size or of another size
+    than in its metadata."""
 
 
 class Chunks:
-    """The chunked messages of which some chunks are still missing."""
+    """Holds the chunked messages of which some chunks are still missing."""
 
     def __init__(self, message_bytes_max: int, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._message_bytes_max, self._pending_bytes_max = message_bytes_max, pending_bytes_max
         self._begun: dict[bytes, _Begun] = {}
 
     def has_begun(self, uuid: bytes) -> bool:
-        """Whether the message with this uuid waits for more chunks."""
+        """Return whether the message with this uuid waits for more chunks."""
         return uuid in self._begun
 
     def add(self, chunk: Chunk) -> tuple[bytes, EntryPosition] | None:
         """Add the next chunk. If it completes its message, return the joined message and its first chunk's position.
 
-        As in Pulsar's consumer, chunk 0 begins its message anew, a chunk that was already added is ignored, and so is a
-        chunk of a message that has not begun. A chunk after a gap drops its message. Raises TooManyChunksError.
+        As in Pulsar's consumer, chunk 0 begins its message again. A chunk that was already added is ignored, and so is
+        a chunk of a message whose chunk 0 was not added. A chunk after a gap drops its message. Raises
+        TooManyChunksError.
         """
         if chunk.number == 0:
             self._begin(chunk)

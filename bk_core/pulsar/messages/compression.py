@@ -15,8 +15,8 @@ from bk_core.pulsar.messages.scan import varint
 Bytes: TypeAlias = bytes | memoryview
 
 UNCOMPRESSED_BYTES_MAX = 128 << 20
-"""The maximum size, in bytes, of a message or a batch after decompression. Pulsar itself does not limit it: a broker's
-limit, 5 MiB by default, applies to the compressed bytes."""
+"""The maximum size in bytes of a message or a batch after decompression. Pulsar itself has no such limit, because the
+limit of a broker, 5 MiB by default, applies to the compressed bytes."""
 _RATIO_MAX = {1: 256, 2: 1100, 4: 32}
 """The highest compression ratios of LZ4, zlib and Snappy, rounded up. A size that needs a higher ratio is wrong, and is
 refused before decompression. zstd has no highest ratio."""
@@ -25,7 +25,8 @@ _SLACK_BYTES = 1024
 
 
 class CompressionError(ValueError):
-    """Bytes cannot be decompressed. ``is_unknown`` is True if the reason is an unknown type of compression."""
+    """The error for bytes that cannot be decompressed. ``is_unknown`` is True if their type of compression is
+    unknown."""
 
     is_unknown = False
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes messages from entries: decrypts, joins chunks, decompresses, and finds the messages of batches.
+"""Makes messages from entries. It decrypts payloads, joins chunks, decompresses, and finds the messages of batches.
 
-Bytes are not copied, except those of entries that must be decompressed, decrypted or joined: their payloads come after
-the entries' own bytes, in one buffer. Columns say where in it each value, key and property is. Python runs once for
-such an entry and once for each batch, but not for each message, except in batches that are unusual or have large
-messages (:mod:`bk_core.pulsar.messages.many_batches`).
+Bytes are not copied, except those of entries that must be decompressed, decrypted or joined. Their payloads are
+appended to the entries' bytes, in one buffer. Columns have the position in this buffer of each value, key and property.
+Python code runs once for such an entry and once for each batch, but not for each message, except in batches that are
+unusual or have large messages (:mod:`bk_core.pulsar.messages.many_batches`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.transactions import ABORT, COMMIT
 
 MARKERS = frozenset({10, 11, 12, 13, 20, COMMIT, ABORT})
-"""The known types of markers: those of replicated subscriptions, and those of transactions."""
+"""The known types of markers, which are those of replicated subscriptions and of transactions."""
 BYTES_AT_ONCE = 32 << 20
-"""Entries are unpacked together until their messages have about this many bytes."""
+"""The approximate number of bytes of messages up to which entries are unpacked together."""
 COLUMN_BYTES = 64
-"""The bytes that each message of a batch counts for in addition to its payload: about a fifth of its columns."""
+"""The number of bytes that each message of a batch counts in addition to its payload. It is about a fifth of the size
+of the message's columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 
 OnCorrupt = Literal["fail", "skip"]
@@ -63,9 +64,9 @@ class DecodeOptions:
 
 @dataclass(slots=True)
 class Columns:
-    """Messages in columns. ``entry`` has the row of each message in the heads. A column of bytes is a place in the
-    buffer and a length for each message; the length −1 means null. ``properties`` has a message, a place and a length
-    for each property."""
+    """Messages in columns. ``entry`` has the row of each message in the heads. A column of bytes has, for each message,
+    a position in the buffer and a length; the length −1 means null. ``properties`` has, for each property, the index of
+    its message, a position and a length."""
 
     entry: I64
     batch_index: I64
@@ -82,7 +83,7 @@ class Columns:
         return int(self.entry.size)
 
     def take(self, at: I64) -> Columns:
-        """Return the messages at these places. No place may occur twice."""
+        """Return the messages at these indices. No index may occur twice."""
         place = np.full(len(self), -1, dtype=np.int64)
         place[at] = np.arange(at.size)
         message, begin, length = self.properties
@@ -119,7 +120,7 @@ class Messages:
 
 @dataclass(slots=True)
 class _Bodies:
-    """The place in the buffer of each row's payload, once it is unpacked. ``there`` marks the rows that give a
+    """The begin and the end in the buffer of each row's unpacked payload. ``there`` marks the rows that give a
     message."""
 
     heads: Heads
@@ -138,7 +139,7 @@ class _Bodies:
         self.pieces.append(body)
 
     def buffer(self) -> U8:
-        """Return the entries' own bytes, followed by the bodies that :meth:`put` added."""
+        """Return the bytes of the entries, followed by the bodies that :meth:`put` has added."""
         if not self.pieces:
             return self.heads.data
         return np.frombuffer(b"".join([self.heads.data.data, *self.pieces]), dtype=np.uint8)
@@ -147,8 +148,8 @@ class _Bodies:
 class MessageDecoder:
     """Makes the messages of one topic, or of one partition, from its entries in order.
 
-    It keeps the chunks of messages whose last chunk has not come. With ``corrupt="skip"``, ``reports`` has the errors
-    of the entries that were left out; the caller removes them.
+    It keeps the chunks of messages whose last chunk has not come yet. With ``corrupt="skip"``, ``reports`` has the
+    errors of the entries that were left out; the caller removes them.
     """
 
     def __init__(self, topic: str, options: DecodeOptions | None = None) -> None:
@@ -173,8 +174,9 @@ class MessageDecoder:
             yield self._part(found, part)
 
     def missing(self, found: Heads) -> set[bytes]:
-        """Return the uuids of the chunked messages that have a chunk in these entries, but whose first chunk was
-        neither in them nor in earlier ones. A uuid is returned only once: the caller looks back for its chunks."""
+        """Return the uuids of the chunked messages with a chunk in these entries whose first chunk was neither in these
+        entries nor in earlier entries. A uuid is returned only once, because the caller then looks back for its
+        chunks."""
         begun, missing = set[bytes](), set[bytes]()
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
@@ -187,8 +189,8 @@ class MessageDecoder:
         return missing
 
     def chunks_of(self, found: Heads, uuids: Container[bytes]) -> tuple[Mask, set[bytes]]:
-        """Return a mask of the rows that are chunks of these messages, and the messages whose first chunk is among
-        them."""
+        """Return a mask of the rows that are chunks of these messages, and the uuids of the messages whose first chunk
+        is in one of these rows."""
         wanted, first = np.zeros(len(found), dtype=np.bool_), set[bytes]()
         numbers = found.metadata.number(heads.CHUNK)
         for row in np.flatnonzero((found.metadata.number(heads.CHUNKS) > 1) & found.is_good).tolist():
@@ -206,7 +208,7 @@ class MessageDecoder:
             self._refuse(found, row, UnsupportedTopicError, f"it is a marker of an unknown type: {kinds[row]}")
 
     def _refuse(self, found: Heads, row: int, kind: type[TopicError], why: str) -> None:
-        """Raise the error of a row, or add it to ``reports``."""
+        """Make the error of a row that cannot be read. Raise the error, or add it to ``reports``."""
         remedy = "compare it with what a Pulsar consumer says, or let corrupt entries be skipped"
         if issubclass(kind, MessageEncryptedError):
             remedy = "give the private key of one of these, or read encrypted messages raw"
@@ -242,7 +244,8 @@ class MessageDecoder:
         return Messages(found, data, columns, first_chunks)
 
     def _unpack(self, bodies: _Bodies, row: int, first_chunks: dict[int, EntryPosition]) -> None:
-        """Decrypt, join and decompress the body of a row. A row that gives no message is no longer ``there``."""
+        """Decrypt, join and decompress the body of a row. Remove the mark ``there`` from a row that gives no
+        message."""
         found = bodies.heads
         body: Bytes | None = found.data.data[int(bodies.begin[row]) : int(bodies.end[row])]
         metadata = found.metadata
@@ -271,7 +274,7 @@ class MessageDecoder:
             bodies.there[row] = False
 
     def _decrypted(self, found: Heads, row: int, body: Bytes | None) -> tuple[Bytes, bool]:
-        """Return the decrypted body and False. If no key fits and ``encrypted`` is ``raw``, return the body as it is,
+        """Return the decrypted body and False. If no key fits and ``encrypted`` is ``raw``, return the body unchanged,
         and True."""
         assert body is not None
         keys = _keys(found, row)
@@ -309,8 +312,8 @@ class MessageDecoder:
         return joined[0]
 
     def _walk(self, bodies: _Bodies, data: U8, rows: I64) -> list[tuple[I64, I64, I64]]:
-        """Return the messages of each batch: where the metadata begin and end, and the size of the payload. A row that
-        is not a valid batch is no longer ``there``."""
+        """Return, for each batch, the begins and the ends of its messages' metadata, and the sizes of the payloads.
+        Remove the mark ``there`` from a row that is not a valid batch."""
         found, walked = bodies.heads, list[tuple[I64, I64, I64]]()
         rows = rows[bodies.there[rows] & bodies.is_batch[rows]]
         begins, ends, counts = bodies.begin[rows], bodies.end[rows], found.metadata.number(heads.BATCH_SIZE)[rows]
@@ -373,7 +376,7 @@ def _has_keys(found: Heads) -> Mask:
 
 
 def _parts(found: Heads, rows: I64) -> Iterator[I64]:
-    """Split rows into those that are unpacked together."""
+    """Split rows into parts. The rows of a part are unpacked together."""
     if not rows.size:
         return
     packed = np.where(_is_packed(found)[rows], found.metadata.number(heads.UNCOMPRESSED_SIZE)[rows], 0)
@@ -414,7 +417,7 @@ def _unless(span: tuple[I64, I64], is_null: I64) -> tuple[I64, I64]:
 
 
 def _joined(plain: Columns, batched: Columns) -> Columns:
-    """Return the messages of both, in the order of their entries."""
+    """Return plain and batched messages together, in the order of their entries."""
     shift = len(plain)
 
     def both(a: I64, b: I64) -> I64:

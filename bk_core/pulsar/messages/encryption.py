@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decrypts messages. Needs the package ``cryptography``.
+"""Decrypts messages with the package ``cryptography``.
 
 A message is encrypted with AES-GCM and a data key. The data key is wrapped with RSA-OAEP for each public key of the
 producer. Elliptic-curve keys (ECIES) are not supported, because ``cryptography`` has no ECIES.
@@ -18,13 +18,13 @@ _KEYS_KEPT_MAX = 1000
 
 
 class DecryptionError(ValueError):
-    """A message cannot be decrypted. ``no_key`` is True if the reason is that no key was given that fits it."""
+    """The error for a message that cannot be decrypted. ``no_key`` is True if no given key fits the message."""
 
     no_key = False
 
 
 def no_key(what: str) -> DecryptionError:
-    """Return the error for a message that none of the given private keys fits."""
+    """Return the error for a message that no given private key can decrypt."""
     error = DecryptionError(what)
     error.no_key = True
     return error
@@ -40,8 +40,8 @@ class Decryptor:
         self._data_keys: dict[bytes, bytes] = {}
 
     def decrypted(self, body: bytes | memoryview, keys: Mapping[bytes, bytes], param: bytes) -> bytes:
-        """Return ``body`` decrypted. ``keys`` has the wrapped data keys, by the names of the keys that wrap them.
-        ``param`` is the nonce of AES-GCM. Raises DecryptionError."""
+        """Return ``body`` decrypted. ``keys`` has the wrapped data keys by the names of the keys that wrap them.
+        ``param`` is the nonce of AES-GCM. Raises DecryptionError if no private key fits, or if the decryption fails."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

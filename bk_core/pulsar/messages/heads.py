@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the heads of a topic's entries: what the broker and the producer wrote before each payload (docs/pulsar.md).
+"""Reads the heads of a topic's entries, which the broker and the producer wrote before each payload (docs/pulsar.md).
 
 An entry is an optional head of the broker (0x0e02, u32 size, BrokerEntryMetadata), an optional checksum (0x0e01, u32
 CRC32C of all that follows), u32 size, MessageMetadata, and the payload. In the ledger of a compacted topic the
@@ -54,11 +54,11 @@ _MESSAGE_ID = Wanted(numbers=frozenset({1, 2, 3}), spans=frozenset())
 
 @dataclass(slots=True)
 class Heads:
-    """The heads of the entries of an entry batch. Row k is entry k of the batch.
+    """The heads of the entries in a batch. Row k belongs to entry k of the batch.
 
     ``ledger_ids`` and ``entry_ids`` are the positions of the entries in the topic; in a compacted ledger they differ
-    from the positions in the ledger that was read. ``begin``, ``payload_begin`` and ``payload_end`` are places in
-    ``data``. ``problems`` gives, by row, the reason why an entry cannot be read. ``failed_checksum`` has the rows with
+    from the positions in the ledger that was read. ``begin``, ``payload_begin`` and ``payload_end`` are positions in
+    ``data``. ``problems`` has, by row, the reason why an entry cannot be read. ``failed_checksum`` has the rows with
     a wrong checksum.
     """
 
@@ -91,7 +91,7 @@ class Heads:
 
     @property
     def in_transaction(self) -> Mask:
-        """The rows that belong to a transaction: its messages and its markers."""
+        """The rows that belong to a transaction, which are messages and markers."""
         return self.metadata.has(TXN_MOST) & self.metadata.has(TXN_LEAST)
 
     def txn(self, row: int) -> TxnId:
@@ -109,7 +109,8 @@ class Heads:
 
 def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True) -> Heads:
     """Return the heads of the entries in ``batch``. ``compacted`` says that ``batch`` is from a compacted ledger. With
-    ``check`` False the checksums are not verified. An entry that cannot be read raises nothing: ``problems`` has it."""
+    ``check`` False the checksums are not verified. An entry that cannot be read raises no error, but is in
+    ``problems``."""
     data = np.frombuffer(batch.payload, dtype=np.uint8) if batch.payload_bytes else np.zeros(1, dtype=np.uint8)
     offsets = batch.offsets()
     begin, end = offsets[:-1].copy(), offsets[1:].copy()
@@ -136,7 +137,7 @@ def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True
 
 
 def _check(heads: Heads, rows: I64, covered: I64, stored: I64) -> None:
-    """Verify the checksums of these rows, and note those that differ."""
+    """Verify the checksums of these rows, and note the rows whose checksum is wrong."""
     view = heads.data.data
     pieces = map(view.__getitem__, map(slice, covered[rows].tolist(), heads.payload_end[rows].tolist()))
     computed = np.fromiter(map(crc32c, pieces), dtype=np.int64, count=rows.size)
@@ -147,7 +148,7 @@ def _check(heads: Heads, rows: I64, covered: I64, stored: I64) -> None:
 
 @dataclass(slots=True)
 class _Found:
-    """Reads the numbers of many entries at once, and notes the first problem of each entry."""
+    """Reads numbers of many entries together, and notes the first problem of each entry."""
 
     data: U8
     problems: dict[int, str]
@@ -162,13 +163,13 @@ class _Found:
         return good
 
     def u16(self, at: I64, end: I64) -> I64:
-        """Return the u16 at each place, −1 where ``end`` leaves fewer than two bytes."""
+        """Return the u16 at each position. It is −1 if fewer than two bytes are left before ``end``."""
         high, low = (self.data.take(at + k, mode="clip").astype(np.int64) for k in (0, 1))
         return np.where(at + 2 <= end, high << 8 | low, -1)
 
     def u32(self, at: I64, end: I64, only: Mask | None, why: str) -> I64:
-        """Return the u32 at each place, 0 where ``end`` leaves fewer than four bytes. Such a row gets the
-        problem ``why`` if ``only`` marks it or is None."""
+        """Return the u32 at each position. It is 0 if fewer than four bytes are left before ``end``. Such a row gets
+        the problem ``why`` if ``only`` marks the row or is None."""
         value = np.zeros(at.size, dtype=np.int64)
         for k in range(4):
             value = value << 8 | self.data.take(at + k, mode="clip")
@@ -184,7 +185,8 @@ class _Found:
         return np.minimum(at, end)
 
     def original_ids(self, begin: I64, end: I64) -> tuple[I64, I64, I64, I64]:
-        """Return where each entry in a compacted ledger begins and ends, and its ids in the topic: ledger, entry."""
+        """Return the begin and the end of each entry in a compacted ledger, and its ledger id and entry id in the
+        topic."""
         size = self.u32(begin, end, None, "it has no message id")
         id_begin, id_end = begin + 4, np.minimum(begin + 4 + size, end)
         self.complain(begin + 4 + size > end, "its message id is cut off")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the messages of many batches at once, without Python for each message.
+"""Finds the messages of many batches together, without Python code for each message.
 
 The beginning of a message is known only after the message before it has been read (:mod:`batches`). So this module
-guesses: it looks for all bytes that look like the beginning of a message, reads what would be their sizes, and keeps
-those that follow one another from the first byte of a batch on. Only the real messages do, so a batch with a chain of
-all its messages is read as :func:`batches.walk` reads it. Any other batch, such as one whose metadata have an unusual
-order, is left to that function.
+guesses. It finds all positions with bytes like those at the beginning of a message, reads the sizes that a message
+there would have, and keeps the positions that form a chain from the first byte of a batch on. Only the real messages
+form such a chain. So a batch with a chain of all its messages gives the result of :func:`batches.walk`. Any other
+batch, such as one whose metadata have an unusual order, is left to that function.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from bk_core.pulsar.messages import batches
 from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, VARINT, Mask, varints
 
 MESSAGE_BYTES_MAX = 2048
-"""If the messages of the batches are larger than this on average, it is faster to read them one by one."""
+"""The average size in bytes up to which messages are found by guessing. Larger messages are read faster one by one."""
 _BLOCK_BYTES = 1 << 18
-"""Bytes are searched in blocks of this size, which a processor's cache holds."""
+"""The size in bytes of the blocks that are searched. A block of this size fits into a processor's cache."""
 _SURPLUS = 4
-"""The search ends without a result once it has found this many times the number of messages."""
+"""The maximum number of guesses, as a multiple of the number of messages. With more guesses the search ends without a
+result."""
 _SIZE, _KEY, _PROPERTY = (
     batches.PAYLOAD_SIZE << 3 | VARINT,
     batches.PARTITION_KEY << 3 | BYTES,
@@ -33,8 +34,8 @@ _SIZE, _KEY, _PROPERTY = (
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The messages of the batches that ``there`` marks, batch after batch: where the metadata of each message begin and
-    end, and the size of its payload. ``first`` has the place of the first message of each batch."""
+    """The messages of the batches that ``there`` marks, batch after batch. The columns have the begin and the end of
+    each message's metadata, and the size of its payload. ``first`` has the index of the first message of each batch."""
 
     there: Mask
     first: I64
@@ -67,8 +68,8 @@ def find(data: U8, begin: I64, end: I64, counts: I64) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class _Guesses:
-    """The places that look like messages, sorted: where each begins, its batch, the end of its metadata, and the end of
-    its payload."""
+    """The guessed messages, sorted by position. ``at`` is the begin of each, ``batch`` its batch, ``stop`` the end of
+    its metadata, and ``following`` the end of its payload."""
 
     at: I64
     batch: I64
@@ -76,8 +77,8 @@ class _Guesses:
     following: I64
 
     def chains(self, begin: I64, counts: I64) -> tuple[I64, Mask]:
-        """Return the first guess of each batch, and a mask of the batches whose first guesses, as many as they have
-        messages, are a chain from their first byte on."""
+        """Return the index of the first guess of each batch, and a mask of the batches with a chain. Batch k has a
+        chain if its first ``counts[k]`` guesses follow each other without a gap from its first byte on."""
         first = np.searchsorted(self.batch, np.arange(begin.size))
         enough = np.diff(first, append=self.at.size) >= counts
         if not self.at.size:
@@ -89,8 +90,8 @@ class _Guesses:
         return first, enough & is_chain & (self.at.take(first, mode="clip") == begin)
 
     def reached(self, begin: I64, steps: int) -> _Guesses:
-        """Return the guesses that a chain of up to ``steps`` messages from the first byte of a batch reaches. Each
-        round doubles the length of the chains."""
+        """Return the guesses that are reached from the first byte of a batch by a chain of up to ``steps`` messages.
+        Each round of the loop doubles the length of the chains."""
         count = self.at.size
         following = np.searchsorted(self.at, self.following)
         following[self.at.take(following, mode="clip") != self.following] = count
@@ -104,8 +105,8 @@ class _Guesses:
 
 
 def _chosen(there: Mask, found: I64, first: I64, counts: I64, guesses: _Guesses) -> Found:
-    """Return the messages of the batches ``found``, in the order of the batches. ``first`` has the first guess of each
-    of them."""
+    """Return the messages of the batches ``found``, in the order of the batches. ``first`` has the index of the first
+    guess of each of these batches."""
     order = np.argsort(found, kind="stable")
     found, first = found[order], first[order]
     there[found] = True
@@ -118,7 +119,8 @@ def _chosen(there: Mask, found: I64, first: I64, counts: I64, guesses: _Guesses)
 
 
 def _guessed(data: U8, begin: I64, end: I64, most: int) -> _Guesses | None:
-    """Return what looks like messages in the batches, which are sorted, or None if there are more than ``most``."""
+    """Return the guessed messages of the batches, or None if there are more than ``most``. The batches must be sorted
+    by position."""
     found, count = list[I64](), 0
     for first in range(int(begin[0]), int(end[-1]), _BLOCK_BYTES):
         found.append(first + _starts(data[first : min(first + _BLOCK_BYTES + 4, int(end[-1]))]))
@@ -149,8 +151,9 @@ def _guessed(data: U8, begin: I64, end: I64, most: int) -> _Guesses | None:
 
 
 def _starts(block: U8) -> I64:
-    """Return the places in a block where metadata of less than 64 KiB may begin with a payload size, a property or a
-    key. A start in the last four bytes is not found: the next block begins with them."""
+    """Return the positions in a block at which a message may begin whose metadata have less than 64 KiB and begin with
+    a payload size, a property or a key. A message in the last four bytes is not found, because the next block begins
+    with them."""
     if block.size <= 4:
         return np.zeros(0, dtype=np.int64)
     zero, tag = block[:-3] == 0, block[4:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes rows from the entries of one topic or partition. It needs nothing but the entries.
+"""Makes rows from the entries of one topic or partition. It does no I/O.
 
 A chunked message has the id of its last chunk, and belongs to the range with that chunk. A reader whose range does not
 begin at the first entry of the topic may lack earlier chunks. So before it makes rows from some entries, it calls
@@ -42,13 +42,14 @@ class RowMaker:
         self._decoder = MessageDecoder(str(topic), self._options)
 
     def heads(self, batch: EntryBatch, *, compacted: bool = False) -> Heads:
-        """Return the heads of the next entries. ``compacted``: they are from the ledger of a compacted topic."""
+        """Return the heads of the next entries. ``compacted`` says that they are from the ledger of a compacted
+        topic."""
         return read_heads(batch, compacted=compacted, check=self._options.check_checksums)
 
     def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> list[pa.RecordBatch]:
-        """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use; None uses all
-        (:func:`committed`). Raises the errors of :meth:`MessageDecoder.messages`, and MessageSchemaError for a value
-        that cannot be decoded, unless corrupt entries are skipped."""
+        """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use
+        (:func:`committed`), and None means all of them. Raises the errors of :meth:`MessageDecoder.messages`, and
+        MessageSchemaError for a value that cannot be decoded, unless corrupt entries are skipped."""
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
     def missing(self, found: Heads) -> LookBack | None:
@@ -109,8 +110,9 @@ class LookBack:
         self._bytes = 0
 
     def add(self, found: Heads) -> bool:
-        """Take the entries before those of the last call, and return whether more are needed. Entries further back
-        than LOOK_BACK_BYTES are not: a message that begins there is left out, as if its first chunk were trimmed."""
+        """Take the entries before those of the last call, and return whether more are needed. Entries further back than
+        LOOK_BACK_BYTES are not needed, because a message that begins there is left out, as if its first chunk were
+        trimmed."""
         wanted, first = self._decoder.chunks_of(found, self._missing)
         if wanted.any():
             self._found.append((found, wanted))
@@ -119,16 +121,16 @@ class LookBack:
         return bool(self._open) and self._bytes < LOOK_BACK_BYTES
 
     def finish(self) -> None:
-        """Pass the chunks to the decoder of the rows, in their order."""
+        """Pass the found chunks to the decoder, in the order of the topic."""
         for found, wanted in reversed(self._found):
             for _ in self._decoder.messages(found, wanted):
                 pass
 
 
 def committed(found: Heads, aborted: Iterable[TxnId], *, decided: bool) -> Mask | None:
-    """Return a mask of the entries that do not belong to an aborted transaction, or None for all. ``decided`` says that
-    every other transaction of the range is committed. Raises UnsupportedTopicError if this is unknown and an entry
-    belongs to a transaction."""
+    """Return a mask of the entries that do not belong to an aborted transaction, or None if no entry belongs to a
+    transaction. ``decided`` says that every transaction that is not in ``aborted`` is committed. Raises
+    UnsupportedTopicError if this is unknown and an entry belongs to a transaction."""
     in_transaction = found.in_transaction & ~found.is_marker
     if not in_transaction.any():
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes Arrow record batches from messages. The columns are named as in pulsar-spark."""
+"""Makes Arrow record batches from messages. The names of the columns are those of pulsar-spark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 """All columns that a read can choose, and their types."""
 DEFAULT_COLUMNS = tuple(TYPES)[:7]
-"""The columns of a read that chooses none."""
+"""The columns of a read for which the caller chooses no columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 _I32_MAX, _U32_MAX = (1 << 31) - 1, (1 << 32) - 1
 
@@ -54,11 +54,12 @@ class Values(Protocol):
     def columns(self) -> Mapping[str, pa.DataType]: ...
 
     def unknown(self, found: heads.Heads) -> set[int]:
-        """Return the versions of the schema that these entries need and that are not known."""
+        """Return the versions of the schema that these entries need and that this object does not have."""
         ...
 
     def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
-        """Return the wanted columns, and by message the reason why its value cannot be decoded."""
+        """Return the wanted columns, and the reason for each message whose value cannot be decoded, by the message's
+        index."""
         ...
 
 
@@ -136,10 +137,10 @@ def _of_entries(name: str, found: Messages) -> pa.Array:
 
 
 def spans(data: U8, begin: I64, length: I64) -> pa.Array:
-    """Return the bytes at these places as a binary array, with null where the length is negative.
+    """Return the bytes at these positions as a binary array. A value is null if its length is negative.
 
-    The function makes an array over the whole buffer, whose values are in turn a wanted value and the gap after it.
-    From this array Arrow takes every second value. So Arrow copies the bytes, and no Python runs for each value.
+    The function makes an array over the whole buffer, in which wanted values and the gaps between them alternate. Arrow
+    takes every second value from this array. So Arrow copies the bytes, and no Python code runs for each value.
     """
     there = np.flatnonzero(length >= 0)
     if not there.size:
@@ -161,7 +162,7 @@ def spans(data: U8, begin: I64, length: I64) -> pa.Array:
 
 
 def texts(values: pa.Array) -> pa.Array:
-    """Return bytes as text. Replacement characters stand for what is not UTF-8, as in Java."""
+    """Return bytes as text. Bytes that are not UTF-8 become replacement characters, as in Java."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -169,7 +170,8 @@ def texts(values: pa.Array) -> pa.Array:
 
 
 def keys_of(found: Messages, topic: str) -> pa.Array:
-    """Return the keys as bytes, decoded from base64 if they are. Raises CorruptMessageError."""
+    """Return the keys as bytes. Keys that are marked as base64 are decoded. Raises CorruptMessageError for a key that
+    is not valid base64."""
     columns = found.columns
     keys = spans(found.data, *columns.key)
     encoded = np.flatnonzero(columns.key_is_base64 & (columns.key[1] >= 0))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a few fields of many protobuf messages at once.
+"""Reads a few fields of many protobuf messages together.
 
-numpy reads one field of every message at a time, so a field costs about the same for one message as for thousands. When
-only a few long messages are left, they are read one by one. Fields that are not wanted, and wanted ones of another wire
-type, are skipped.
+Numpy reads one field of every message at a time, so a field costs about the same for one message as for thousands. When
+only a few long messages are left, they are read one by one. Fields that are not wanted are skipped, and so are wanted
+fields of another wire type.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 U64: TypeAlias = npt.NDArray[np.uint64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NARROW = 12
-"""This many messages or fewer are read one by one."""
+"""The number of messages up to which they are read one by one, because numpy's fixed cost would be higher."""
 STEPS_MAX = 256
-"""After this many fields, the rest of each message is read on its own, so that the time stays proportional to the
-bytes."""
+"""The maximum number of fields of a message that are read with numpy. The rest of the message is read separately, so
+that the time is proportional to its bytes."""
 OCCURRENCES_MAX = 1 << 23
-"""The maximum number of repeated fields in messages that are scanned together; messages with more are bad."""
+"""The maximum number of occurrences of repeated fields in messages that are scanned together. Messages that
+exceed it count as bad."""
 _NUMBER_END = 1 << 29
 _VARINT_BYTES_MAX = 10
 
@@ -44,8 +45,8 @@ class Wanted:
 
 @dataclass(slots=True)
 class Fields:
-    """The fields of ``count`` messages. If a field occurs twice in a message, the last occurrence counts. ``bad`` marks
-    messages that are not protobuf."""
+    """The wanted fields of ``count`` messages. If a field occurs twice in a message, the last occurrence counts.
+    ``bad`` marks messages that are not protobuf."""
 
     count: int
     bad: Mask
@@ -55,7 +56,8 @@ class Fields:
     _occurrences: int = 0
 
     def number(self, number: int, default: int = 0) -> I64:
-        """Return the values of a varint field as signed 64-bit numbers, and ``default`` where it is absent."""
+        """Return the values of a varint field as signed 64-bit numbers. For a message without the field, the value is
+        ``default``."""
         if number not in self._numbers:
             return np.full(self.count, default, dtype=np.int64)
         values, present = self._numbers[number]
@@ -70,14 +72,15 @@ class Fields:
         return np.zeros(self.count, dtype=np.bool_)
 
     def span(self, number: int) -> tuple[I64, I64]:
-        """Return where the bytes of a field begin, and their lengths. The length is −1 where the field is absent."""
+        """Return the position and the length of a field's bytes in each message. The length is −1 if the field is
+        absent."""
         if number not in self._spans:
             return np.zeros(self.count, dtype=np.int64), np.full(self.count, -1, dtype=np.int64)
         return self._spans[number]
 
     def occurrences(self, number: int) -> tuple[I64, I64, I64]:
-        """Return all occurrences of a repeated field: the row of the message, where the bytes begin, and their length.
-        They are in the order of the messages and, within a message, of its bytes."""
+        """Return three arrays for the occurrences of a repeated field, which are the row of the message, the position
+        of the bytes, and their length. The order is that of the messages and, within a message, that of its bytes."""
         found = self._repeated.get(number, [])
         if not found:
             return (np.zeros(0, dtype=np.int64),) * 3
@@ -131,7 +134,8 @@ def scan(data: U8, begin: I64, end: I64, wanted: Wanted, *, narrow: int = NARROW
 
 
 def _step(data: U8, rows: I64, at: I64, stop: I64, wanted: Wanted, found: Fields) -> tuple[I64, Mask]:
-    """Read the next field of each message. Return where the field after it begins, and a mask of the bad messages."""
+    """Read the next field of each message. Return the position of the following field, and a mask of the bad
+    messages."""
     tag, at, is_bad = varints(data, at, stop)
     wire, number = (tag & np.uint64(7)).astype(np.int64), (tag >> np.uint64(3)).astype(np.int64)
     is_fixed = (wire == FIXED64) | (wire == FIXED32)
@@ -163,8 +167,8 @@ def _distinct(numbers: I64) -> list[int]:
 
 
 def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
-    """Return the varint at each place, the place after it, and a mask of those that are too long or reach beyond
-    ``stop``."""
+    """Return the varint at each position, the position after it, and a mask of the varints that are too long or reach
+    beyond ``stop``."""
     byte = data.take(at, mode="clip")
     value, after = (byte & 0x7F).astype(np.uint64), at + 1
     more = np.flatnonzero(byte & 0x80)
@@ -181,7 +185,7 @@ def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
 
 
 def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -> None:
-    """Do as :func:`scan` does, for one message whose first byte is at place ``base``."""
+    """Do the same as :func:`scan` for one message, whose first byte is at position ``base``."""
     repeated: dict[int, tuple[array[int], array[int]]] = {}
     try:
         for number, wire, at, value in fields_of(data):
@@ -204,8 +208,8 @@ def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -
 
 
 def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the fields of one message: the number, the wire type, where the value begins, and the value of a varint or
-    the length of another value in bytes. Raises ValueError for bytes that are not protobuf."""
+    """Yield the fields of one message. A field is a tuple of its number, its wire type, the position of its value, and
+    the value of a varint or the length of another value in bytes. Raises ValueError for bytes that are not protobuf."""
     at, end = 0, len(data)
     while at < end:
         tag, at = varint(data, at)
@@ -230,7 +234,8 @@ def fields_of(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """Return the varint at a place, and the place after it. Raises ValueError if it is cut off or too long."""
+    """Return the varint at a position, and the position after it. Raises ValueError if the varint is cut off or too
+    long."""
     value = shift = 0
     for place in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
         byte = data[place]

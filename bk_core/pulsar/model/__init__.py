@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, records and positions of Pulsar's topics. Pure."""
+"""Has the names, records and positions of Pulsar's topics. Pure."""

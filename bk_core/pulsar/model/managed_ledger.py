@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes a topic's records in the metadata store: its ledgers, its cursors, and its number of partitions.
+"""Decodes a topic's records in the metadata store, which have its ledgers, its cursors, and its number of partitions.
 
 Pulsar may compress these records. A compressed record begins with a magic number and names its compression. The caller
 passes the function ``decompressed``, because decompression needs pyarrow.
@@ -20,8 +20,8 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 Decompressed: TypeAlias = Callable[[int, bytes, int], bytes | memoryview]
-"""Takes the type of a compression, the bytes and the decompressed size; returns the decompressed bytes or raises
-ValueError."""
+"""A function that decompresses. It takes the type of the compression, the bytes and the decompressed size, and returns
+the decompressed bytes or raises ValueError."""
 
 COMPRESSED_MAGIC = b"\x47\x78"
 COMPACTED_LEDGER = "CompactedTopicLedger"
@@ -58,7 +58,7 @@ class ManagedLedger:
 
     @classmethod
     def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> ManagedLedger:
-        """Decode the record. Raises MetadataCorruptError, which names ``path``."""
+        """Decode the record of a topic's ledgers. Raises MetadataCorruptError, which names ``path``."""
         record = _parsed(path, data, proto.ManagedLedgerInfo, decompressed)
         ledgers = tuple(_ledger(each) for each in record.ledgers)
         ids = [each.ledger_id for each in ledgers]
@@ -87,8 +87,8 @@ def _ledger(info: proto.LedgerInfo) -> TopicLedger:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The state of a subscription. ``mark_delete`` is the entry up to which everything is acknowledged; with a
-    ``ledger_id`` of 0 or more a newer state may be in the last entry of that ledger."""
+    """The state of a subscription. ``mark_delete`` is the entry up to which all messages are acknowledged. If
+    ``ledger_id`` is 0 or more, a newer state may be in the last entry of that ledger."""
 
     ledger_id: int
     mark_delete: EntryPosition
@@ -112,7 +112,7 @@ class Cursor:
 
     @property
     def compacted_ledger(self) -> int:
-        """The ledger of the compacted topic, or −1 without one. Only the cursor of the compaction names it."""
+        """The ledger of the compacted topic, or −1 if there is none. Only the cursor of the compaction names it."""
         return dict(self.properties).get(COMPACTED_LEDGER, -1)
 
 
@@ -135,10 +135,8 @@ def _parsed(path: str, data: bytes, kind: type[M], decompressed: Decompressed) -
 
 
 def _plain(data: bytes, decompressed: Decompressed) -> bytes | memoryview:
-    """Return the record, decompressed if it is compressed.
-
-    A plain record never begins with the magic: 0x47 would be field 8 of an
-    invalid wire type."""
+    """Return the record, decompressed if it is compressed. A plain record never begins with the magic number, because
+    0x47 would be field 8 of an invalid wire type."""
     if data[:2] != COMPRESSED_MAGIC:
         return data
     _, size = _HEAD.unpack_from(data)

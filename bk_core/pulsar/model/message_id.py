@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Positions in a topic: of an entry, or of one message in an entry."""
+"""Defines the positions of entries in a topic, and of messages in an entry."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _I64_MAX = (1 << 63) - 1
 
 
 class EntryPosition(NamedTuple):
-    """An entry of a topic's ledger. Later ledgers of a topic have higher ids, so positions sort in the
-    order of the topic."""
+    """The position of an entry in a topic. Later ledgers of a topic have higher ids, so positions sort in the order of
+    the topic."""
 
     ledger_id: int
     entry_id: int
@@ -38,9 +38,9 @@ class EntryPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageId:
-    """The position of one message. ``partition`` is −1 for a topic without partitions; ``batch_index`` is −1 for a
-    message that is not in a batch. ``first_chunk`` is the entry of the first chunk of a chunked message, whose other
-    numbers are those of its last chunk."""
+    """The position of one message. ``partition`` is −1 for a topic without partitions. ``batch_index`` is −1 for a
+    message that is not in a batch. For a chunked message, ``first_chunk`` is the entry of its first chunk, and the
+    other fields are those of its last chunk."""
 
     ledger_id: int
     entry_id: int
@@ -69,7 +69,8 @@ class MessageId:
 
     @classmethod
     def deserialize(cls, serialized: bytes) -> MessageId:
-        """Parse what ``serialize`` returned. Raises InvalidArgumentError for bytes that are not a message id."""
+        """Parse the bytes that :meth:`serialize` returns. Raises InvalidArgumentError for bytes that are not a message
+        id."""
         try:
             data = MessageIdData.FromString(serialized)
         except DecodeError as error:

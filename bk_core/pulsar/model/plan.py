@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of reads: ranges of a topic's ledgers, with all that a reader without a metadata store needs."""
+"""Has the plans of reads. A plan has ranges of a topic's ledgers, and everything that a reader without a metadata store
+needs."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
 LOOK_BACK_BYTES = 512 << 20
-"""The bytes of entries before a range in which a reader looks for chunks: four times the largest message, because the
-chunks of several messages may be mixed."""
+"""The maximum number of bytes of entries before a range in which a reader looks for chunks. It is four times the
+largest message, because the chunks of several messages may be mixed."""
 LOOK_BACK_RANGES = 64
 """The maximum number of ranges before a range in which a reader looks for chunks, because a plan names each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition; ``bytes`` estimates
-    their size. All of them are confirmed. The LAC of the bookies may be lower if a broker gave the last entry.
-    ``is_compacted`` says that the ledger holds the compacted topic."""
+    """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition. ``bytes`` estimates
+    their size. All of them are confirmed, but the LAC of the bookies may be lower than ``last`` if a broker reported
+    the last entry. ``is_compacted`` says that the ledger contains the compacted topic."""
 
     topic: TopicName
     ledger_id: int
@@ -49,8 +50,8 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The messages that belong to a read: from ``start`` on, without ``start`` itself if ``is_after``, and before
-    ``end``. A bound of None does not limit the read."""
+    """The bounds of a read. Messages from ``start`` on and before ``end`` belong to the read. With ``is_after`` the
+    message ``start`` does not. A bound of None does not limit the read."""
 
     start: MessageId | None = None
     is_after: bool = False
@@ -60,7 +61,7 @@ class Bounds:
 
     @property
     def first_entry(self) -> EntryPosition | None:
-        """The entry at which reading begins, or None without a start. A chunked message begins at its first chunk."""
+        """The first entry to read, or None without a start. A chunked message begins at its first chunk."""
         if self.start is None:
             return None
         if self.start.first_chunk is not None and not self.is_after:
@@ -82,11 +83,11 @@ class Bounds:
 class PartitionPlan:
     """The ranges to read of one topic or partition, in order.
 
-    ``end`` is the entry after the last one that is known to be confirmed. ``next_entry`` is where the next plan of a
-    stream begins; None means where this plan began. Messages of the transactions in ``aborted`` are left out.
-    ``decided`` says that every transaction with a message in the ranges has ended. ``history`` has the ranges before
-    the start, which hold the earlier chunks of messages that end after it. ``schemas`` has the versions of the topic's
-    schema if values become columns.
+    ``end`` is the entry after the last entry that is known to be confirmed. ``next_entry`` is the entry at which the
+    next plan of a stream begins; None means the entry at which this plan began. Messages of the transactions in
+    ``aborted`` are left out. ``decided`` says that every transaction with a message in the ranges has ended.
+    ``history`` has the ranges before the start, which contain the earlier chunks of messages that end after the start.
+    ``schemas`` has the versions of the topic's schema if values become columns.
     """
 
     topic: TopicName
@@ -105,8 +106,8 @@ class PartitionPlan:
 
 
 def clipped(ranges: list[TopicRange], before: EntryPosition) -> list[TopicRange]:
-    """Return the part of ``ranges`` before an entry of the topic. Ranges of a compacted ledger are kept: their
-    entries lie before those of the topic itself."""
+    """Return the part of ``ranges`` before an entry of the topic. Ranges of a compacted ledger are kept, because their
+    entries come before those of the topic itself."""
     kept = list[TopicRange]()
     for each in ranges:
         if each.is_compacted or each.ledger_id < before.ledger_id:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the schemas of topics: the record that lists their versions, and the entries that hold them."""
+"""Decodes the schemas of topics. A record lists the versions of a schema, and an entry has the schema of a version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TYPES = {
     21: "PROTOBUFNATIVE",
     22: "EXTERNAL",
 }
-"""The types of schemas by their numbers in stored schemas, which are one higher than on Pulsar's wire."""
+"""The types of schemas by their numbers in stored schemas. These numbers are one higher than on Pulsar's wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class TopicSchema:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
-    """The versions of a topic's schema, for a read that decodes values, and the one whose columns the read has.
-    ``topic`` is the topic, not a partition of it."""
+    """The versions of a topic's schema, for a read that decodes values. ``version`` is the version whose columns the
+    read has. ``topic`` is the whole topic, and not a partition."""
 
     topic: TopicName
     versions: tuple[TopicSchema, ...]
@@ -94,8 +94,8 @@ class TopicSchemas:
 
 
 def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:
-    """Return the versions that the record lists, in order; the last is the newest. Old versions that only the entries
-    list (:func:`decode_schema`) are not among them. Raises MetadataCorruptError."""
+    """Return the versions that the record lists, in order, with the newest last. Old versions that only the entries
+    list (:func:`decode_schema`) are not included. Raises MetadataCorruptError for a record that cannot be read."""
     try:
         record = proto.SchemaLocator.FromString(data)
     except DecodeError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of Pulsar's topics, and the nodes of the metadata store that belong to them."""
+"""Parses the names of Pulsar's topics, and returns the nodes of the metadata store that belong to them."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class TopicName:
 
     @classmethod
     def parse(cls, name: str) -> TopicName:
-        """Parse a full or a short name. Raises InvalidArgumentError for a name that no topic can have,
-        UnsupportedTopicError for a non-persistent topic, which has no ledgers, and for a name of Pulsar 1."""
+        """Parse a full or a short name. Raises InvalidArgumentError for a name that no topic can have. Raises
+        UnsupportedTopicError for a non-persistent topic, because it has no ledgers, and for a name of Pulsar 1."""
         if not isinstance(name, str) or not name or "\0" in name:
             raise InvalidArgumentError("this is no name of a topic", value=repr(name), remedy=_REMEDY)
         domain, separator, rest = name.partition("://")
@@ -92,13 +92,13 @@ class TopicName:
 
     @property
     def partition(self) -> int:
-        """The number of the partition; −1 for a topic that is not a partition."""
+        """The number of the partition, or −1 for a topic that is not a partition."""
         found = _PARTITION_NUMBER.fullmatch(self.local)
         return int(found[2]) if found and str(int(found[2])) == found[2] else -1
 
     @property
     def whole(self) -> TopicName:
-        """The partitioned topic of this partition; the topic itself if it is not a partition."""
+        """The partitioned topic of this partition, or the topic itself if it is not a partition."""
         return self if self.partition < 0 else replace(self, local=self.local.rpartition(PARTITION)[0])
 
     def of_partition(self, number: int) -> TopicName:

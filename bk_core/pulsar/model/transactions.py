@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracks which transactions of a topic were committed, and where a read of committed messages ends.
 
-The state is in the topic itself: a message of a transaction has the transaction's id, and a marker with the same id,
-always behind the messages, says whether it was committed or aborted.
+The state is in the topic itself. A message of a transaction has the transaction's id. A marker with the same id, which
+always comes after the messages, says whether the transaction was committed or aborted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bk_core.pulsar.model.message_id import EntryPosition
 
 COMMIT, ABORT = 21, 22
-"""Types of markers that end a transaction; markers of other types say nothing about messages."""
+"""The types of the markers that end a transaction. Markers of other types do not concern messages."""
 
 
 class TxnId(NamedTuple):
@@ -28,7 +28,7 @@ class TxnId(NamedTuple):
 
 @dataclass(slots=True)
 class Transactions:
-    """The outcomes of transactions that the markers have given so far. Feed it the entries of one topic in order."""
+    """The outcomes of transactions by the markers so far. The caller must pass the entries of one topic in order."""
 
     aborted: set[TxnId] = field(default_factory=set)
     committed: set[TxnId] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Transactions:
             self.undecided.setdefault(txn, at)
 
     def marker(self, kind: int, txn: TxnId) -> None:
-        """Record a marker. A topic may hold two markers of one transaction; the first one decides."""
+        """Record a marker. If a topic has two markers of one transaction, the first marker counts."""
         if kind not in (COMMIT, ABORT):
             return
         self.undecided.pop(txn, None)
@@ -52,5 +52,6 @@ class Transactions:
 
     @property
     def first_undecided(self) -> EntryPosition | None:
-        """The first message of a transaction without a marker, or None. A read of committed messages ends before it."""
+        """The position of the first message of a transaction without a marker, or None. A read of committed messages
+        ends before it."""
         return next(iter(self.undecided.values()), None)
