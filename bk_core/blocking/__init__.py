@@ -58,14 +58,14 @@ class LedgerWriter(LedgerWriterBase):
         """Queue one entry and return its id. Any thread may call this. The payload must not be changed afterwards.
 
         In a ledger made with ``explicit_ids`` the caller gives each entry its ``entry_id``, each id once, in any order.
-        The entry is sent once every id below it was given. Raises WindowFullError if the window has no room,
+        The entry is sent once every id below it was given. Raises WindowFullError if the window is full,
         EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer. After each of
         these errors the entry is not queued.
         """
         return self._inner.append_nowait(payload, entry_id)
 
     def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, in parts if it must wait for room. Return the id of its last entry, or, for an empty batch,
+        """Queue a batch, in parts if the window is full. Return the id of its last entry, or, for an empty batch,
         the last id given to an entry. The entries of the batch get consecutive ids.
 
         The batch's buffers must not be changed until the entries are confirmed. After an error of unknown outcome, or a

@@ -69,13 +69,13 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
         """Queue one entry and return its log offset. Any thread may call this. The payload must not be changed
         afterwards.
 
-        Raises the errors of ``append``, and WindowFullError if the window has no room. After each of these errors the
+        Raises the errors of ``append``, and WindowFullError if the window is full. After each of these errors the
         entry is not queued.
         """
         return self._inner.append_nowait(payload)
 
     def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, in parts if it must wait for room. Return the log offset of its last entry. All parts go into
+        """Queue a batch, in parts if the window is full. Return the log offset of its last entry. All parts go into
         one ledger. Raises the errors of ``append``."""
         return self._thread.call(self._inner.append_batch(batch))
 
@@ -102,7 +102,7 @@ class LogLeader(BlockHandle[named_log.LogLeader]):
 
 
 class NamedLog(Handle[named_log.NamedLog]):
-    """A handle of one log. To make a handle reads and writes nothing. Raises InvalidArgumentError for an impossible
+    """A handle of one log. Making a handle reads and writes nothing. Raises InvalidArgumentError for an impossible
     name."""
 
     @property

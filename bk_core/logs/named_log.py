@@ -66,7 +66,7 @@ R = TypeVar("R")
 
 
 class NamedLog:
-    """A handle of one log. To make a handle reads and writes nothing. Raises InvalidArgumentError for an impossible
+    """A handle of one log. Making a handle reads and writes nothing. Raises InvalidArgumentError for an impossible
     name."""
 
     name: str

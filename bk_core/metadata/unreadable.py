@@ -18,10 +18,10 @@ from bk_core.observe.log_throttle import LogThrottle
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 10_000
-"""The maximum number of unreadable nodes that are recorded. More nodes than that have a common cause, so the first ones
-are enough."""
+"""The maximum number of unreadable nodes that are recorded. More nodes than that have a common cause, so the first
+nodes are enough."""
 LOG_AGAIN_S = 3600.0
-"""The number of seconds after which the same node is logged again. Auto-recovery meets the node every few seconds."""
+"""The number of seconds after which the same node is logged again. Auto-recovery finds the node every few seconds."""
 LINES_MAX = 20
 """The maximum number of nodes that are logged within LINES_S, so that a damaged tree does not fill the log's disk."""
 LINES_S = 60.0
@@ -146,7 +146,7 @@ class UnreadableNodes:
                 self.forget(path)
 
     def still_there(self, path: str) -> None:
-        """Note that a walk met the node without reading it."""
+        """Note that a walk found the unreadable node at ``path`` still there, without reading it."""
         if path in self._nodes:
             with self._lock:
                 if path in self._nodes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:
-    """Limits of a machine that sends frames to an ensemble and writes the ledger's record."""
+    """The limits of a machine that sends frames to an ensemble and writes the ledger's record."""
 
     reconnect_budget_ms: float = 2_000
     retry_delay_ms: float = 50
@@ -22,7 +22,7 @@ class DeliveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterConfig(DeliveryConfig):
-    """Limits of a writer.
+    """The limits of a writer.
 
     With ``delay_ensemble_change`` the writer replaces a failed bookie only once some write set has no ack quorum
     without it. With ``allow_degraded_writes`` a writer that finds no spare bookie continues while every write set has
@@ -40,9 +40,9 @@ class WriterConfig(DeliveryConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryConfig(DeliveryConfig):
-    """Limits of one recovery. ``attempts_max`` is the maximum number of its attempts. ``read_window_entries`` is the
-    number of entry ids in one read of a bookie. ``read_bytes_max`` limits one answer. Recovery reads no further while
-    more than ``write_back_bytes_max`` bytes wait for acks."""
+    """The limits of one recovery. ``attempts_max`` is the maximum number of its attempts. ``read_window_entries`` is
+    the number of entry ids in one read of a bookie. ``read_bytes_max`` limits one answer. Recovery reads no further
+    while more than ``write_back_bytes_max`` bytes wait for acks."""
 
     attempts_max: int = 10
     read_window_entries: int = 1 << 14

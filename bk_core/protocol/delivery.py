@@ -89,11 +89,11 @@ class Delivery:
         return tuple(lane.bookie for lane in self.lanes)
 
     def confirmed(self) -> EntryId:
-        """Return the last entry that, with all entries before it, an ack quorum has on disk."""
+        """Return the highest entry id up to which an ack quorum has every entry on disk."""
         return quorum.confirmed_id(self._marks(), self.write_quorum, self.ack_quorum, self.last_sent)
 
     def acked_through(self) -> EntryId:
-        """Return the last entry that, with all entries before it, an ack quorum has acked."""
+        """Return the highest entry id up to which an ack quorum has acked every entry."""
         marks = [lane.watermark for lane in self.lanes]
         return quorum.confirmed_id(marks, self.write_quorum, self.ack_quorum, self.last_sent)
 
@@ -129,7 +129,7 @@ class Delivery:
         return not 0 <= event.frames - lane.acked <= len(lane.outstanding)
 
     def unacked_bytes(self, index: int) -> int:
-        """Return the bytes of the packets from this lane's first unacked one on."""
+        """Return the total size in bytes of this lane's packets from its first unacked packet on."""
         lane = self.lanes[index]
         first = lane.outstanding[0] if lane.outstanding else lane.next_number
         if first <= self.base:

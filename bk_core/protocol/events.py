@@ -139,7 +139,7 @@ class MetadataCallFailed:
 
 @dataclass(frozen=True, slots=True)
 class BookiesRead:
-    """The bookies that are registered as writable. The ``quarantined`` ones failed lately and are chosen last."""
+    """The bookies that are registered as writable. The ``quarantined`` bookies failed lately and are chosen last."""
 
     writable: tuple[BookieId, ...]
     quarantined: tuple[BookieId, ...] = ()
@@ -411,7 +411,7 @@ class RefreshLac:
 
 @dataclass(frozen=True, slots=True)
 class FinishRefresh:
-    """The record and the LAC that ``caller`` asked for are known, or ``error`` says why not."""
+    """The record and the LAC that ``caller`` requested are known, or ``error`` says why they are not."""
 
     caller: int
     error: BookKeeperError | None

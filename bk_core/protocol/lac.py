@@ -58,7 +58,7 @@ class LacQuery:
 
     @property
     def covered(self) -> bool:
-        """Whether every ack quorum has a bookie that was heard."""
+        """Whether every ack quorum has a member with valid evidence."""
         return quorum.covers(self.known, *self.sizes)
 
     @property
@@ -68,7 +68,7 @@ class LacQuery:
 
     @property
     def said(self) -> str:
-        """The reasons why some bookies were not heard, as one text."""
+        """The bookies that failed or gave no valid evidence, each with the reason, as one text."""
         return "; ".join(f"{self.ensemble[index]}: {why}" for index, why in sorted(self.problems.items()))
 
     def asked(self, event: ev.LacEvent) -> bool:
@@ -76,7 +76,7 @@ class LacQuery:
         return 0 <= event.index - self.first_request < len(self.ensemble)
 
     def hear(self, event: ev.LacEvent) -> None:
-        """Verify a bookie's evidence and count the bookie as heard, or note why it was not."""
+        """Verify a bookie's answer. Record its evidence if it is valid, otherwise the reason why it does not count."""
         index = event.index - self.first_request
         if index in self.known:
             return
@@ -97,8 +97,8 @@ class LacQuery:
 class QuorumLacRead:
     """Reads the LAC from a quorum of the last ensemble, once, without fencing.
 
-    It ends with Confirm once every ack quorum has a bookie that was heard, or with Fail if too few answered.
-    ``query.lac`` is proven at any time, also before the end.
+    It ends with Confirm once every ack quorum has a member with valid evidence, or with Fail if too few bookies
+    answered. ``query.lac`` is proven at any time, also before the end.
     """
 
     def __init__(self, metadata: LedgerMetadata, digester: Digester, *, first_request: int = 0) -> None:

@@ -247,7 +247,7 @@ class RangeRead:
 
     def _settle(self, window: Window) -> list[ReadEffect]:
         """Act on the end of an answer. If the window is complete, or only late bookies still have to answer, deliver
-        the entries before the first gap and ask for the missing ones."""
+        the entries before the first gap and request the missing entries."""
         waiting = any(not answer.late for _, answer in window.pending())
         if waiting and window.run_end() <= window.last:
             return []

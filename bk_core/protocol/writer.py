@@ -217,9 +217,9 @@ class LedgerWrite:
 
     # --- ensemble change ---------------------------------------------------------------------------------------------
     def _start_change(self) -> list[WriterEffect]:
-        """Start an ensemble change, unless one is under way; bookies that fail meanwhile are replaced by the next one.
-        While every write set has an ack quorum left, the change may be put off. Then no packets are kept for the failed
-        bookies."""
+        """Start an ensemble change, unless one is under way. Bookies that fail during a change are replaced by the next
+        change. While every write set has an ack quorum left, the change may be put off. Then no packets are kept for
+        the failed bookies."""
         if self.change is not None or not self.failed or self._close_intent is not None:
             return []
         if self.state is WriterState.CLOSING and self.settled:
@@ -272,7 +272,7 @@ class LedgerWrite:
         return [ev.WriteMetadata(change.intent, self.metadata.version)]
 
     def _change_written(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Void the acks of the replaced bookies, re-send to the new ones, then move the LAC. The order matters (MUST
+        """Void the acks of the replaced bookies, re-send to the new bookies, then move the LAC. The order matters (MUST
         6)."""
         change, self.change = self.change, None
         assert change is not None
@@ -306,7 +306,7 @@ class LedgerWrite:
         return self._change_written(metadata) if self._close_intent is None else self._closed(metadata)
 
     def _reread(self, metadata: Versioned[LedgerMetadata]) -> list[WriterEffect]:
-        """Settle a conflict or a lost answer by the record as it is now (MUST 8). If it is the record that we wrote,
+        """Settle a conflict or a lost answer by the record that was read again (MUST 8). If that record is ours,
         the write succeeded. Otherwise write again or fail."""
         value, intent = metadata.value, self._close_intent or (self.change and self.change.intent)
         if intent is not None and value == intent:

@@ -60,8 +60,8 @@ class Wallet:
         self._held: OrderedDict[LedgerId, Held] = OrderedDict()
         self._asking: dict[tuple[LedgerId, Right], asyncio.Task[Held]] = {}
         self.throttle = LogThrottle()
-        """Limits the log lines about grants that could not be renewed, by ledger. Each bookie of the ledger may refuse
-        again and again."""
+        """The throttle of log lines about grants that could not be renewed, by ledger. Each bookie of the ledger may
+        refuse again and again."""
 
     def now(self, ledger_id: LedgerId, right: Right) -> Held | None:
         """Return the kept grant for this ledger and right, or None if there is none or it has ended."""

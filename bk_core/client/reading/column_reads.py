@@ -65,7 +65,7 @@ async def columns_or_entries(
     last: EntryId,
 ) -> AsyncGenerator[EntryBatch | ColumnBatch, None]:
     """Read the same entries as :func:`read_columns`. If the parts of an entry cannot be read, read this entry and all
-    later ones whole."""
+    later entries whole."""
     with suppress(EntryUnreadableError, NoSuchEntryError, IntegrityError):
         async with aclosing(read_columns(parts, first, last, wanted)) as columns:
             async for found in columns:

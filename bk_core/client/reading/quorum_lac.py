@@ -25,7 +25,7 @@ from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason
 
 UNREACHABLE_PAUSE_S = 0.1
-"""The number of seconds before an unreachable bookie is asked again."""
+"""The number of seconds before an unreachable bookie is called again."""
 
 STRAGGLERS_S = 0.05
 """The number of seconds that a quorum LAC read waits for one more answer once it has enough answers."""
@@ -39,8 +39,8 @@ async def lac_event(
     deadline_s: float = 0.0,
 ) -> ev.LacAnswered | ev.LacFailed:
     """Ask a bookie for its evidence of the LAC, and return its answer or failure as an event for the machine. An
-    unreachable bookie may be starting, so it is asked again until the deadline. ``ask`` makes the call; its argument is
-    the number of seconds that are left."""
+    unreachable bookie may be starting, so it is called again until the deadline. ``ask`` makes the call; its argument
+    is the number of seconds that are left."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
     while True:

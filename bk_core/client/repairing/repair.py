@@ -63,8 +63,8 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 def locked_ledgers(store: MetadataStore, owner: str, in_hand: Collection[LedgerId]) -> Collection[LedgerId]:
     """Return the ledgers whose repair lock is held. This blocks. First release the locks that ``owner`` holds in this
     session for ledgers that are not ``in_hand``. These locks remained because the store was unavailable at their
-    release, and no process could repair the ledgers until the session ends. A repair that begins meanwhile may lose its
-    lock; it then changes nothing."""
+    release, and no process could repair the ledgers until the session ends. A repair that begins during that time may
+    lose its lock; it then changes nothing."""
     locks = store.underreplication_locks()
     for ledger_id, held_by in locks.items():
         if held_by == owner and ledger_id not in in_hand:

@@ -30,7 +30,7 @@ class Timer:
         self._place: float | None = None  # the time at which the agenda checks it
 
     def set(self, delay_s: float) -> None:
-        """Fire once after ``delay_s``; this replaces an earlier setting."""
+        """Set the timer to fire once after ``delay_s``. This replaces an earlier setting."""
         due = self._due = self._agenda.time() + delay_s
         if self._place is None or self._place > due:
             self._place = due

@@ -47,8 +47,8 @@ class Surveyor:
         self._known = writable
 
     async def landscape(self) -> Landscape:
-        """Return the racks and the free space of the writable bookies. This waits for the script, and for the slowest
-        bookie that is asked."""
+        """Return the racks and the free space of the writable bookies. This waits for the script, and for the answer of
+        the slowest bookie."""
         config, known = self._config, dict(self._known)
         if not (config.rack_script or config.rack_file or config.disk_weight_placement or config.enforce_racks):
             return FLAT

@@ -98,8 +98,9 @@ class Room:
             self._free(-1 if self.is_slow else min(self._window, self._share.bytes - self._extra))
 
     def line_up(self, pieces: Sequence[Piece]) -> asyncio.Future[EntryId]:
-        """Queue these pieces, now or when there is room and their turn has come. Return a future whose result is the id
-        of the last entry. To cancel the future drops the pieces that are not queued yet. The queue's lock is held."""
+        """Queue these pieces, now or once there is space for them and all earlier appends are queued. Return a future
+        whose result is the id of the last entry. Cancelling the future drops the pieces that are not queued yet. The
+        caller holds the queue's lock."""
         future: asyncio.Future[EntryId] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda done: self.serve() if done.cancelled() else None)
         self._line.append(_Waiting(pieces, future))
@@ -109,7 +110,7 @@ class Room:
         return future
 
     def serve(self) -> None:
-        """Queue the waiting appends that have room now, from the head of the line on."""
+        """Queue the waiting appends for which there is space now, the oldest first."""
         if self._line:
             with self._queue.lock:
                 self._serve()

@@ -2,9 +2,9 @@
 """The handle of a ledger that is being written.
 
 The machine (:mod:`bk_core.protocol.writer`) decides what to send and what is confirmed. This file checks entries, puts
-them into the queue if the window has room, and ends the writer. Other files of this folder hold the queue, the limits,
-the sender and the callers that wait. Any thread may call ``append_nowait`` and ``append_future``; everything else must
-be called on the loop. A cancelled ``append`` stops waiting, but its entry is sent nevertheless.
+them into the queue if the window is not full, and ends the writer. Other files of this folder hold the queue, the
+limits, the sender and the callers that wait. Any thread may call ``append_nowait`` and ``append_future``; everything
+else must be called on the loop. A cancelled ``append`` stops waiting, but its entry is sent nevertheless.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class LedgerWriter:
         """Queue one entry and return its id. Any thread may call this. The payload must not be changed afterwards.
 
         In a ledger made with ``explicit_ids`` the caller gives each entry its ``entry_id``, each id once, in any order.
-        The entry is sent once every id below it was given. Raises WindowFullError if the window has no room,
+        The entry is sent once every id below it was given. Raises WindowFullError if the window is full,
         EntryTooLargeError, DuplicateEntryIdError, LedgerClosedError, or the error that ended this writer. After each of
         these errors the entry is not queued.
         """
@@ -239,15 +239,16 @@ class LedgerWriter:
 
     def _is_awaited(self, entry_id: EntryId) -> bool:
         """Return whether all entries in the window are early and wait for the entry with this id. This entry may then
-        be queued without room, or all of them would wait for ever. The queue's lock is held."""
+        be queued although the window is full, because otherwise all of them would wait for ever. The queue's lock is
+        held."""
         at_rest = not self._queue and self._machine.idle and not self._room.is_slow
         return entry_id == self._queue.next_id and at_rest
 
     async def append(self, payload: Bytes, entry_id: EntryId | None = None) -> EntryId:
         """Append one entry. Return its id once an ack quorum has it on disk and every entry before it is confirmed.
 
-        In a ledger made with ``explicit_ids`` the caller gives the ``entry_id``, as in append_nowait. If the window has
-        no room, the call waits, in the order of the calls. Raises the errors of append_nowait except WindowFullError.
+        In a ledger made with ``explicit_ids`` the caller gives the ``entry_id``, as in append_nowait. If the window is
+        full, the call waits, in the order of the calls. Raises the errors of append_nowait except WindowFullError.
         After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
         try:
@@ -265,8 +266,8 @@ class LedgerWriter:
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
-        """Wait for room, then queue an entry whose id the caller chose. The entry does not wait in the line: an entry
-        with a higher id could be before it and make it wait for ever."""
+        """Wait until the window is not full, then queue an entry whose id the caller chose. The entry does not wait in
+        the line: an entry with a higher id could be before it and make it wait for ever."""
         while True:
             self._moved.clear()
             with self._queue.lock:
@@ -277,7 +278,7 @@ class LedgerWriter:
                 return self.append_nowait(payload, entry_id)
 
     async def append_batch(self, batch: EntryBatch) -> EntryId:
-        """Queue a batch, in parts if it must wait for room. Return the id of its last entry, or, for an empty batch,
+        """Queue a batch, in parts if the window is full. Return the id of its last entry, or, for an empty batch,
         the last id given to an entry. The entries of the batch get consecutive ids.
 
         The batch's buffers must not be changed until the entries are confirmed. After an error of unknown outcome, or a

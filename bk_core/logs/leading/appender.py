@@ -59,7 +59,7 @@ class LogAppender:
             return self._base + self._writer.last_add_pushed + 1
 
     def append_nowait(self, payload: Bytes) -> int:
-        """Queue one entry and return its log offset. Raises WindowFullError while the window has no room,
+        """Queue one entry and return its log offset. Raises WindowFullError while the window is full,
         EntryTooLargeError, and LeadershipLostError. After each of these errors the entry is not queued."""
         with self._lock:
             self._check()
@@ -74,7 +74,8 @@ class LogAppender:
         raise failure
 
     async def append(self, payload: Bytes) -> int:
-        """Append one entry, after a wait for room if needed. Return its log offset once the entry is confirmed."""
+        """Append one entry. If the window is full, wait until it is not. Return its log offset once the entry is
+        confirmed."""
         try:
             offset = self.append_nowait(payload)
         except WindowFullError:
@@ -85,7 +86,7 @@ class LogAppender:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, after a wait for room if needed. Return the log offset of its last entry."""
+        """Queue a batch. If the window is full, wait until it is not. Return the log offset of its last entry."""
         while not self._gate.is_set():
             await self._gate.wait()
         self._check()

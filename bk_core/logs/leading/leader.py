@@ -125,7 +125,7 @@ class LogLeader:
         """Queue one entry and return its log offset. Any thread may call this. The payload must not be changed
         afterwards.
 
-        Raises the errors of ``append``, and WindowFullError if the window has no room. After each of these errors the
+        Raises the errors of ``append``, and WindowFullError if the window is full. After each of these errors the
         entry is not queued.
         """
         offset = self._appends.append_nowait(payload)
@@ -134,7 +134,7 @@ class LogLeader:
         return offset
 
     async def append_batch(self, batch: EntryBatch) -> int:
-        """Queue a batch, in parts if it must wait for room. Return the log offset of its last entry. All parts go into
+        """Queue a batch, in parts if the window is full. Return the log offset of its last entry. All parts go into
         one ledger. Raises the errors of ``append``."""
         offset = await self._appends.append_batch(batch)
         self._roll_if_due()

@@ -107,7 +107,7 @@ class Intent(Generic[R]):
         return False
 
     def forgotten(self) -> R:
-        """Return the result for a log that does not remember the change, although another log shows that it was made.
+        """Return the result for a log that has no record of the change, if another log shows that the change was made.
         Only an intent that may go into several logs needs this."""
         raise NotImplementedError
 
@@ -250,7 +250,7 @@ class HeadChange(Generic[R]):
     # --- reading, looking and deciding ---
 
     def _read(self) -> Steps[None]:
-        """Read the heads. Sync before the first time, and while a write is in doubt."""
+        """Read the heads. Sync before the first time, and while a write has no answer."""
         is_first = any(part.found is None for part in self._parts.values())
         heads = {log: ask.ReadHead(part.intent.app_id) for log, part in self._parts.items()}
         answers = yield from self._ask(heads, sync=is_first or bool(self._doubts))
@@ -316,8 +316,8 @@ class HeadChange(Generic[R]):
         return False
 
     def _check_forgotten(self) -> None:
-        """Raise the error of a write in doubt if its log has changed since and its change must happen only once. The
-        write may have been applied and then forgotten."""
+        """Raise the error of a write without an answer if its log has changed since and its change must happen only
+        once. The write may have been applied and then forgotten."""
         for doubt in self._doubts:
             for log, part in self._parts.items():
                 if not part.intent.is_repeatable and part.read.version > doubt.made[log].version:

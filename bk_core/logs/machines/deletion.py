@@ -2,7 +2,7 @@
 """Deletes a log, and later the ledgers of a deleted log. Pure (N6, decision 0072).
 
 1. One compare-and-set replaces the head by a *mark*. At this moment the log is deleted: a change that was under way
-   meets another version, and every later read of the head raises NoSuchLogError. If a leader writes the log, its
+finds another version, and every later read of the head raises NoSuchLogError. If a leader writes the log, its
    ledgers are fenced before, so that no append is confirmed after the deletion.
 2. A record of the deletion is created. Its age is the age of the deletion.
 3. The mark is removed, with the log's pages, transactions and unlinked records. The name can then be used again.

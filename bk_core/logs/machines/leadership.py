@@ -5,7 +5,7 @@ Sources: protocol document "Ledgers to logs" (opening a log, rolling ledgers); N
 
 A takeover has these steps: READ the head → RECOVER every open extent and at least the last two ledgers, which fences
 their writers → SEAL the open extents in the head → CREATE a ledger → LIST it by compare-and-set → SERVE. Nothing is
-appended before that compare-and-set. If a compare-and-set meets another version, the leader calls ``still_leader`` and
+appended before that compare-and-set. If a compare-and-set finds another version, the leader calls ``still_leader`` and
 begins again at the first step. A roll has these steps: CREATE → LIST, while appends still go to the current ledger →
 switch appends to the new ledger → close the previous ledger → SEAL it.
 
@@ -367,7 +367,7 @@ class LogLeadership:
     # --- trouble ---
 
     def _settle(self, *, ask: bool) -> Effects:
-        """Pause and then read the head again, after a compare-and-set that met another version (``ask``) or got no
+        """Pause and then read the head again, after a compare-and-set that found another version (``ask``) or got no
         answer."""
         # After a lost answer the spare may be listed; a later refusal does not change that.
         self._spare_uncertain, self._listing = self._spare_uncertain or (self._listing and not ask), False

@@ -50,7 +50,7 @@ class HeadWritten:
 
 @dataclass(frozen=True, slots=True)
 class HeadConflicted:
-    """The compare-and-set met another version, so it was certainly not applied."""
+    """The compare-and-set found another version, so it was certainly not applied."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Looked:
 
     ``nodes`` is the number of nodes. ``open_kinds`` counts the nodes that everybody may change, by kind, and
     ``open_paths`` has a few of their paths. ``other`` is the number of nodes that had another ACL than wanted, and
-    ``changed`` the number of nodes that got another ACL. ``is_whole`` says that the walk met every node.
+    ``changed`` the number of nodes that got another ACL. ``is_whole`` says that the walk has read every node.
     """
 
     nodes: int = 0

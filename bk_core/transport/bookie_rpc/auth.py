@@ -20,7 +20,7 @@ NEEDED = "it wants this client to authenticate"
 
 
 class Proof:
-    """The exchange of AUTH messages at the begin of a connection. ``version`` is the version of the wire."""
+    """The exchange of AUTH messages at the beginning of a connection. ``version`` is the version of the wire."""
 
     def __init__(self, version: int, token: bytes) -> None:
         self._reader, self._version = AnswerReader(version), version

@@ -546,6 +546,6 @@ class WireReads:
 
 
 def refused(status: Status, what: str) -> RefusedError:
-    """Make the error for an answer with a status that is a refusal."""
+    """Make the error for a request that a bookie refused with this status. ``what`` describes the problem."""
     reason = reason_of(status) or (Reason.DELETED if status is Status.ENOLEDGER else Reason.BAD_REQUEST)
     return RefusedError(reason, what, value=status.name)

@@ -21,8 +21,8 @@ from bk_core.wire.lane.direct_messages import MessageReader, Received, SendQueue
 from bk_core.wire.lane.reasons import LaneMessage
 
 TURN_BYTES_MAX = 4 << 20
-"""About the number of bytes that one connection receives in one turn of the loop, so that other connections have their
-turn."""
+"""The approximate maximum number of bytes that one connection receives in one turn of the loop, so that other
+connections are not delayed."""
 
 MESSAGE_TIMEOUT_S = 10.0
 """The number of seconds without a byte of an unfinished message, while this side reads, after which the connection

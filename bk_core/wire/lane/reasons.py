@@ -84,7 +84,7 @@ class Cut:
     ranges: tuple[tuple[tuple[int, int], ...], ...] = ()
 
     def spans(self, entry_id: EntryId, length: int) -> list[tuple[int, int]]:
-        """Return the begin and the end of each wanted part of an entry. Parts beyond its ``length`` are cut off."""
+        """Return the start and the end of each wanted part of an entry. Parts beyond its ``length`` are cut off."""
         if self.head:
             return [(0, min(self.head, length))]
         at = entry_id - self.first
