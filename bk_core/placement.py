@@ -195,7 +195,7 @@ def _by_weight(bookies: Sequence[BookieId], weights: Mapping[BookieId, int], ran
 
 
 def writable_in_words(writable: Collection[BookieId], excluded: Mapping[BookieId, str]) -> str:
-    """Return a list of the writable bookies in words. An unusable bookie has the reason behind it."""
+    """Return a list of the writable bookies in words. A bookie that cannot be used is followed by the reason."""
     each = (f"{bookie} ({excluded[bookie]})" if bookie in excluded else bookie for bookie in sorted(writable))
     return f"writable: {', '.join(each) or 'none'}"
 

@@ -7,7 +7,7 @@ each of them. The regions cover the entry, so their CRC32Cs combine to the CRC32
 the CRC32C of Apache's header they give the entry's digest, which binds a column to its ledger and entry id
 (docs/decisions/0034).
 
-This file knows only bytes and numbers; the codec computes the least and greatest value of a column.
+This file handles only bytes and numbers; the codec computes the least and greatest value of a column.
 """
 
 from __future__ import annotations

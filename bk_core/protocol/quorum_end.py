@@ -94,7 +94,7 @@ class QuorumEnd:
 
     # --- the record ---------------------------------------------------------------------------------------------------
     def _record_read(self, found: Versioned[LedgerMetadata]) -> list[EndEffect]:
-        """Act on the record as it was read before or after the wait. The end of a ledger in recovery is its LAC here;
+        """Act on the record that was read before or after the wait. The end of a ledger in recovery is its LAC here;
         the recovery will soon close the ledger."""
         value, before = found.value, self._record
         if value.is_closed:

@@ -278,7 +278,7 @@ class LedgerRecovery:
         return effects + self._abort(why)
 
     def _said(self, window: Window, entry: EntryId) -> str:
-        """Say what each bookie answered about the entry."""
+        """Return a text with each bookie's answer about the entry, for an error."""
         names = self._claimed.fragment_of(entry).ensemble
         said = ((a.index, "denies it" if a.denies(entry) else a.problem or "UNKNOWN") for a in window.answers.values())
         return "; ".join(f"{names[index]}: {what}" for index, what in sorted(said))

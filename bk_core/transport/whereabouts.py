@@ -36,7 +36,7 @@ LOOK_UP_S_MAX = 1.0
 writer has only two seconds in all."""
 
 SILENT_S = 0.25
-"""The number of seconds without an answer to a new connection after which the bookie is looked up, again and again.
+"""The number of seconds without an answer to a new connection after which the bookie is looked up, repeatedly.
 Packets to a lost host are dropped, so a connection to it would otherwise use up the whole connect timeout."""
 
 T = TypeVar("T")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides when appends have room, that is, when their entries may be queued. Appends without room wait in a line.
+"""Decides when the entries of appends may be queued. Appends whose entries may not be queued yet wait in a line.
 
 There are three limits, in bytes. The window limits the unconfirmed entries of a writer. ``slow_bookie_bytes_max``
 limits the frames kept for the slowest bookie; above it nothing is queued. The writer's share of the process's budget
 limits the sum of both.
 
-Waiting appends form one line, in which no append passes another. So a batch that waits for room between two of its
+Waiting appends form one line, in which no append passes another. So a batch that waits for space between two of its
 pieces still gets consecutive ids, and a fast producer cannot starve a slow producer.
 """
 

@@ -183,8 +183,8 @@ class _Part(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A write in doubt, that is, without an answer. ``made`` has by log the head that the write would have made, with
-    the version with which it was compared."""
+    """A write in doubt, which is a write without an answer. ``made`` has by log the head that the write would have
+    made, with the version with which it was compared."""
 
     made: Mapping[str, Versioned[LogHead]]
     error: BookKeeperError

@@ -222,7 +222,7 @@ def _corrupt(where: str, why: str) -> MetadataCorruptError:
 
 def _unknown_of(root: Message) -> _Unknown:
     """Return a function that returns a message's unknown fields. Usually no message below ``root`` has any, which one C
-    call shows. To check each of thousands of extents would cost more than the parse."""
+    call shows. Checking each of thousands of extents would cost more than the parse."""
     known = type(root)()
     known.CopyFrom(root)
     known.DiscardUnknownFields()

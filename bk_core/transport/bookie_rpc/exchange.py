@@ -50,7 +50,7 @@ class Exchange:
         self.reads.read(asked, self.force)
 
     def force(self, ledger_id: LedgerId, told: Callable[[Status], None]) -> None:
-        """Let the bookie sync everything that it was sent for this ledger before. Then the ledger's fence is durable
+        """Let the bookie sync everything that it has received for this ledger. Then the ledger's fence is durable
         (MUST3)."""
         request = v3.request(pb.FORCE_LEDGER, 0)
         request.forceLedgerRequest.ledgerId = ledger_id
