@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import random
 import struct
 from collections.abc import Callable
@@ -14,6 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.pulsar.messages import batches, many_batches
+from bk_core.pulsar.messages.row_maker import RowMaker
+from bk_core.pulsar.messages.rows import schema_of
+from bk_core.pulsar.model.plan import Bounds
+from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit
 
 SIZES = st.integers(0, 300)
@@ -111,6 +116,20 @@ def test_unusual_batches_are_left_to_the_walk_and_others_are_found() -> None:
 def test_payloads_full_of_messages_take_little_memory() -> None:
     body = kit.single(kit.single(b"") * 300)
     assert check(placed([(body, 1)], [0])) == 0
+
+
+def test_no_function_is_called_for_each_message() -> None:
+    batch = kit.batch_entry([kit.single(b"x" * 100, sequence_id=n) for n in range(1000)])
+    maker, entries = RowMaker(TopicName.parse("t"), schema_of(None)), kit.ledger([batch] * 20)
+
+    def rows() -> int:
+        return sum(each.num_rows for each in maker.rows(maker.heads(entries), Bounds()))
+
+    assert rows() == 20_000  # the first call imports what Arrow needs
+    profile = cProfile.Profile()
+    profile.runcall(rows)
+    calls = sum(each.callcount for each in profile.getstats())
+    assert calls < 1_750, "it grew by more than a tenth"
 
 
 def test_large_messages_are_left_to_the_walk() -> None:
