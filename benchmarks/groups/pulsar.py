@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MESSAGES = {(1_000, False): 100_000, (1_000, True): 300_000, (100, False): 100_000, (100, True): 1_500_000}
 """The number of messages of a topic, by the size of a message and whether they are batched."""
-SPARK, SPARK_MESSAGES, SPARK_SIZE, SPARK_PARTITIONS = "Spark", 300_000, 1_000, 4
+SPARK, SPARK_MESSAGES, SPARK_SIZE, SPARK_PARTITIONS = "Spark", 1_000_000, 1_000, 4
 AVRO_VALUES = 100_000
 LOADS = (1, 100)
 """The numbers of topics of a load."""
