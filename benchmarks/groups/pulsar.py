@@ -26,6 +26,8 @@ from benchmarks.peers.pulsar import (
 from benchmarks.report.figures import Run, elapsed
 from benchmarks.running.processes import APACHES_BOOKIES, BOOKIES, BROKER, CLIENT
 from benchmarks.running.world import World
+from benchmarks.spark.session import drop_rows
+from benchmarks.spark.session import session as spark_session
 from bk_core.entries.batch import EntryBatch
 from bk_core.pulsar.proto import message_pb2 as proto
 
@@ -205,8 +207,6 @@ def bookie_memory(broker: Callable[[World], Pulsar]) -> Prepare:
 
 def spark_topic(world: World) -> tuple[Any, str, int]:
     """Return a session, and a topic with partitions and the number of its messages."""
-    from examples.spark_session import spark_session
-
     pulsar, count = world.of(Pulsar), world.scaled(SPARK_MESSAGES, 1_000)
     name = pulsar.once(
         "spark", lambda: pulsar.filled(count, SPARK_SIZE, batched=True, partitions=SPARK_PARTITIONS)
@@ -214,9 +214,9 @@ def spark_topic(world: World) -> tuple[Any, str, int]:
 
     def start() -> Any:
         with world.processes.born(SPARK):
-            session = spark_session("bench")
-        world.stack.callback(session.stop)
-        return session
+            made = spark_session(world.folder)
+        world.stack.callback(made.stop)
+        return made
 
     return pulsar.once("session", start), name, count
 
@@ -226,6 +226,7 @@ def spark_ours(world: World) -> Callable[[], Run]:
     pulsar = world.of(Pulsar)
     frame = session.read.format("bookkeeper").option("metadataServiceUri", pulsar.cluster.uri)
     frame = frame.option("pulsarAdminUrl", pulsar.broker.web_url).option("topic", name)
+    check(frame.load().select("value"), count)
     return lambda: _spark_run(frame.load().select("value"), count)
 
 
@@ -235,15 +236,18 @@ def spark_client(world: World) -> Callable[[], Run]:
     names = [(each,) for each in partitions_of(name, SPARK_PARTITIONS)]
     frame = session.createDataFrame(session.sparkContext.parallelize(names, len(names)), "name STRING")
     reading = partial(values_of, pulsar.broker.url, pulsar.site_packages)
+    check(frame.mapInArrow(reading, "value BINARY"), count)
     return lambda: _spark_run(frame.mapInArrow(reading, "value BINARY"), count)
 
 
-def _spark_run(frame: Any, count: int) -> Run:
-    began = time.perf_counter()
-    found, size = frame.selectExpr("count(value)", "sum(length(value))").first()
-    took = time.perf_counter() - began
+def check(frame: Any, count: int) -> None:
+    """Raise AssertionError if a frame has not so many rows."""
+    found = frame.count()
     assert found == count, f"{found} messages, not {count}"
-    return Run.of(found / took, size)
+
+
+def _spark_run(frame: Any, count: int) -> Run:
+    return Run.of(count / elapsed(lambda: drop_rows(frame)), count * SPARK_SIZE)
 
 
 def values_of(url: str, site_packages: str, names: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
