@@ -48,7 +48,7 @@ class _Kind:
 
 
 class _Room:
-    """The rate at which new events get a line each, as a token bucket."""
+    """A token bucket that limits how many new events get a line each."""
 
     def __init__(self, now_s: float, kinds_max: int) -> None:
         self.kinds_max, self._left, self._at_s = kinds_max, BURST, now_s

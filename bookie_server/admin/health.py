@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 BEAT_S = 0.5
 STALLED_S = 2.0
-"""A bookie is not ready if its loop has not run for this time."""
+"""A bookie is not ready if its loop has not run for this many seconds."""
 DEAD_S = 30.0
-"""A bookie is not live if its loop has not run for this time; its process should then be ended."""
+"""A bookie is not live if its loop has not run for this many seconds; its process should then be ended."""
 READ_ONLY_S = 600.0
-"""A bookie is not ready if it has been full for this time, because it will not free space by itself."""
+"""A bookie is not ready if it has been full for this many seconds, because it will not free space by itself."""
 
 
 @dataclass(slots=True)

@@ -16,8 +16,8 @@ LOOK_AGAIN_S = 60.0
 """The time from a mark until the ledger is checked again. Each further mark doubles it, up to ``LOOK_AGAIN_MAX_S``."""
 LOOK_AGAIN_MAX_S = 3_600.0
 NOT_NAMED_LOOKS = 10
-"""How often a damaged copy is checked that this bookie need not hold by the ledger's record. That takes five hours: a
-repair that wrote the copy may still name the bookie in the record."""
+"""The number of checks of a damaged copy that the ledger's record does not assign to this bookie. They take five hours,
+because a repair that wrote the copy may still put the bookie into the record."""
 
 
 @dataclass(slots=True)

@@ -37,8 +37,8 @@ SOON_S = 30.0
 """The longest time between two tries of a repair that is postponed for a short time only, such as one that waits for a
 writer while its bookie is drained."""
 WAITING_TIMES = 32
-"""The number of repairs that may be under way for each one that may copy; the others wait for the writers of open
-ledgers."""
+"""The maximum number of repairs under way for each of the ``repairs_max`` that may copy. The others wait for the
+writers of open ledgers."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,8 @@ from bookie_server.storage.maintenance.storage_stats import StorageStats
 logger = logging.getLogger(__name__)
 
 MEMORY_AGE_S = 60.0
-"""The maximum age of the index's memory figure in metrics. Measuring takes the loop 12 ms at 100,000 ledgers."""
+"""The maximum age, in seconds, of the figure for the index's memory in metrics. Measuring takes the loop 12 ms at
+100,000 ledgers."""
 
 Maintain = Callable[[Copy, Callable[[int], None], Callable[[int], None]], Maintenance]
 """A function that makes the maintenance of a log. Its arguments are a function that writes copies to the log, and two

@@ -44,8 +44,8 @@ from bookie_server.storage.disk.cookie import Identity
 logger = logging.getLogger(__name__)
 
 LOCK_HOLDS_S = 2.0
-"""How long after a call to the store our session, and with it a lock, surely lasts. Well below the shortest session
-timeout that ZooKeeper grants by default, 4 s."""
+"""The seconds for which our session, and with it a lock, surely lasts after a call to the store. This is well below the
+shortest session timeout that ZooKeeper grants by default, 4 s."""
 
 _LOOK_IDS = 1_000  # records that a comparison reads in one look
 _CHUNK = 1 << 16  # listed ledgers compared at a time

@@ -31,7 +31,7 @@ from bookie_server.storage.disk.space import SpaceWatch, Usage
 logger = logging.getLogger(__name__)
 
 ORDER_LOOK_S = 2.0
-"""The maximum time between two reads of the order. It is short because an operator waits for the effect."""
+"""The maximum time between two reads of the order, in seconds. It is short because an operator waits for the effect."""
 
 BY_ORDER = {Order.READ_ONLY: "set by hand", Order.DRAIN: "it is being drained"}
 

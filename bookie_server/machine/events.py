@@ -87,7 +87,7 @@ class GroupCommitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """No frame given out by Commit effects of this log and not yet reported durable ever will be. ``final``: a sync
+    """The frames of this log's Commit effects that were not reported durable will never be durable. ``final``: a sync
     failed, nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise there was no
     space: none of these frames was written, and later ones may be tried."""
 

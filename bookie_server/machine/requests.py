@@ -119,7 +119,7 @@ class Requests:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
         if request.request_id in self._by_id or request.request_id in self._asked_of:
-            # the request itself is, or its read in storage
+            # under way is the request itself, or a read in storage for an earlier request with this id
             return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"
         limits, under_way = self._core.limits, len(self._by_id) - self.watches
         first = request.fencing or self._under_way_of(request.stream) < _FEW

@@ -30,37 +30,41 @@ class MachineLimits:
     """The bounds of all queues of the machine, in bytes unless the name says otherwise."""
 
     stream_bytes_max: int = 32 << 20
-    """Frames of one stream that wait for a commit. Above this the stream is not read. Fences come on another stream
-    (RULES L3)."""
+    """The maximum size of the frames of one stream that wait for a commit. Above it the stream is not read. Fences come
+    on another stream (RULES L3)."""
     in_flight_bytes_max: int = 64 << 20
-    """Frames of normal adds of all streams that wait for a commit. Above this, messages wait and their streams are not
-    read. When messages of three times this size wait, frames are refused."""
+    """The maximum size of the frames of normal adds of all streams that wait for a commit. Above it, messages wait and
+    their streams are not read. When messages of three times this size wait, frames are refused."""
     in_flight_frames_max: int = 1 << 16
-    """The same bound in frames, because a small frame costs more than its bytes."""
+    """The maximum number of frames of normal adds of all streams that wait for a commit. It bounds them beside
+    ``in_flight_bytes_max``, because a small frame costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
-    """Frames of recovery adds of all streams that wait for a commit; normal adds do not use this room."""
+    """The maximum size of the frames of recovery adds of all streams that wait for a commit. Normal adds do not use
+    this room."""
     sessions_per_stream_max: int = 1 << 17
     sessions_max: int = 1 << 18
-    """Sessions of all streams. A session that recovers a ledger is refused only above twice this number."""
+    """The maximum number of sessions of all streams. A session that recovers a ledger is refused only above twice this
+    number."""
     reads_active_max: int = 32
-    """Parts of answers in memory at once; short ones count as their share of ``read_part_bytes``. A quarter of this
-    room is kept for recovery; further reads wait for their turn."""
+    """The maximum number of parts of answers in memory; short parts count as their share of ``read_part_bytes``. A
+    quarter of this room is kept for recovery; further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
-    """Bytes of those parts. The parts being read are extra; there are at most ``storage_reads_max`` of them for each
-    log."""
+    """The maximum size of the parts of answers in memory. Parts that are being read from disk are extra; there are at
+    most ``storage_reads_max`` of them for each log."""
     reads_per_stream_max: int = 4
-    """The same bound for one stream."""
+    """The maximum number of parts of answers of one stream in memory, counted as for ``reads_active_max``."""
     storage_reads_max: int = 8
-    """Reads under way in each log's storage. A fence waits behind no more reads than these."""
+    """The maximum number of reads under way in each log's storage. A fence waits behind no more reads than these."""
     requests_max: int = 8192
-    """Requests under way, without watches. Requests that fence, and those of streams with few requests, are refused
-    only above twice this number."""
+    """The maximum number of requests under way, without watches. Requests that fence, and those of streams with few
+    requests, are refused only above twice this number."""
     requests_per_stream_max: int = 1024
-    """Requests of one stream. From this number on the stream is not read until half of them are answered."""
+    """The number of requests of one stream from which on the stream is not read until half of them are answered."""
     watches_max: int = 100_000
     watches_per_stream_max: int = 1 << 14
     hints_max: int = 1 << 16
-    """Explicit LACs that are only in memory. Further ones are refused until these are given to the log."""
+    """The maximum number of explicit LACs that are only in memory. Further ones are refused until these are given to
+    the log."""
     read_part_bytes: int = 1 << 20
     read_bytes_max: int = 64 << 20
     """The maximum size of the answer to one read, whatever it asks for."""

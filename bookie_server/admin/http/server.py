@@ -48,7 +48,7 @@ _SHOWN_NOTHING = {
 elsewhere."""
 CONNECTIONS_MAX = 16
 DEADLINE_S = 5.0
-"""The deadline of each step: to receive the whole request, to make the answer, to send it."""
+"""The deadline of each step of a request, in seconds: to receive all of it, to make the answer, to send the answer."""
 ANSWER_BYTES_MAX = 4 << 20
 
 _LINGER_S = 0.5

@@ -24,14 +24,15 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
 IDLE_S = 60.0
-"""How long after the last request the looks continue."""
+"""The seconds for which the looks continue after the last request of a page."""
 FIRST_S = 4.0
-"""The longest time that a request waits for a fresh look. It is less than the deadline of an answer."""
+"""The longest time, in seconds, that a request waits for a fresh look. It is less than the deadline of an answer."""
 STALE_S = 3 * PERIOD_S
-"""The age at which a look is too old for a request."""
+"""The age, in seconds, at which a look is too old for a request, which then waits for the next one."""
 
 AskBookies = Callable[[Sequence[BookieServiceInfo]], Mapping[BookieId, ScrapedBookie | str]]
-"""A function that returns the numbers that registered bookies give about themselves, or why they give none."""
+"""A function that asks registered bookies for their numbers. For each bookie it returns the numbers, or the reason why
+there are none."""
 
 CallerOf = Callable[[str], Caller]
 """A function that makes the caller for connections to bookies, from the cluster's instance id."""
@@ -201,7 +202,8 @@ class Gatherer:
     def _with_numbers(
         self, objects: Sequence[Mapping[str, Any]], infos: Sequence[BookieServiceInfo]
     ) -> list[dict[str, Any]]:
-        """Add ``numbers`` to the bookies that give some, and to the others ``numbersWhy`` they give none."""
+        """Add ``numbers`` to each bookie that reported its numbers, and ``numbersWhy``, the reason, to every other
+        bookie."""
         told = self._tell(infos)
         known = {each["bookieId"] for each in objects}
         more = [bookies.BookieRow(each, "unknown", None, None, 0) for each in told if each not in known]

@@ -44,11 +44,11 @@ FILES = {
 LIMIT, LIMIT_MAX = 50, 200
 PROBLEMS_MAX, FRAGMENTS_MAX = 50, 200
 SHORT = 48
-"""The number of samples of a bookie's numbers in a table: four minutes."""
+"""The number of samples of a bookie's numbers that a row of a table shows. They cover four minutes."""
 TURN_S = 2.0
-"""The longest time that a request waits for its turn to read from the metadata store."""
+"""The longest time, in seconds, that a request waits for its turn to read from the metadata store."""
 METADATA_S = 2.5
-"""The deadline of each call to the metadata store. It is less than that of an answer."""
+"""The deadline of each call to the metadata store, in seconds. It is less than the deadline of an answer."""
 KEPT_S, KEPT_MAX = 1.0, 64
 QUERY_MAX = 1024
 
@@ -56,8 +56,8 @@ Asked = Mapping[str, str]
 
 
 class Entries(Protocol):
-    """Data that only a client can read: the end of an open ledger, and the entries of a log. Each call takes 4 s at
-    most."""
+    """A reader of data that only a client can read: the end of an open ledger, and the entries of a log. Each call
+    takes 4 s at most."""
 
     def lac(self, ledger_id: LedgerId) -> dict[str, object]: ...
     def window(self, log: str, first: int | None, limit: int) -> dict[str, object]: ...

@@ -27,7 +27,7 @@ _RATE_WEIGHT = 0.1
 """The weight of one write in the measured rate, which is a moving average."""
 _SYNC_GROWTH = 1.02
 """The assumed sync time is that of the fastest recent sync, because slower syncs waited for a processor or for another
-program's write. With each group it grows by this factor, until a sync takes less time than that."""
+program's write. With each group it grows by this factor, until a sync is faster than the assumed time."""
 _SLOW_DECAY = 0.8
 """After a commit that was faster than ``took_s``, ``took_s`` falls at most to this share of itself."""
 _UNTRIED_S = 0.1

@@ -20,7 +20,7 @@ INLINE_FRAMES = 8
 """The loop itself commits a group of at most ``INLINE_BYTES`` bytes and ``INLINE_FRAMES`` frames."""
 
 IDLE_S = 0.05
-"""How long the log is idle before its position is recorded. RULES S3 allows 100 ms."""
+"""The seconds for which the log must be idle before its position is recorded. RULES S3 allows 100 ms."""
 
 
 class Group(NamedTuple):

@@ -41,7 +41,7 @@ GRANT_LIFE_MS = 600_000
 KEPT_S = 5.0
 STALE_S = 3_600.0
 CLOCKS_MS = 60_000
-"""A grant is valid from this long before it is made, because the clocks of bookies differ."""
+"""A grant is valid from this many milliseconds before it is made, because the clocks of bookies differ."""
 LEDGERS_KEPT = 10_000
 VALUE_BYTES_KEPT = 1_024
 MAKING_MAX = 512

@@ -77,5 +77,5 @@ class Gate:
         return None
 
     def left_ms(self, ledger_id: LedgerId) -> int:
-        """Return how long the grant for this ledger is still valid; 0 without one."""
+        """Return for how many milliseconds the grant for this ledger is still valid; 0 without a grant."""
         return max(0, self._shown.get(ledger_id, (Right.NONE, 0))[1] - self._authority.now_ms())

@@ -24,7 +24,7 @@ from bookie_server.ports.access.key_files import read_key_file, stamp_of
 logger = logging.getLogger(__name__)
 
 LEEWAY_S = 30
-"""How far the clocks of issuer and bookie may differ."""
+"""How far the clocks of issuer and bookie may differ, in seconds."""
 
 LIFE_S_MAX = 24 * 3600
 
@@ -32,7 +32,7 @@ SUBJECT_CHARACTERS_MAX = 256
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"
-"""The text for a client whose token is wrong in a way that only a forger would profit from knowing."""
+"""The text for a client whose token is refused, if a more exact reason would help only a forger."""
 
 
 class Claims(NamedTuple):

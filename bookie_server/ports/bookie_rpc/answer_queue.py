@@ -11,7 +11,8 @@ from bookie_server.machine import events
 from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 
 MESSAGE_BYTES = 1 << 20
-"""The size of one message to the socket, in bytes, about. It ends with the buffer that reaches this size."""
+"""The approximate size of one message to the socket, in bytes. A message ends with the buffer that reaches this
+size."""
 
 COUNTED_BYTES_MAX = 16 << 20
 """While the counted answers of a connection have more bytes than this, further ones are refused. Answers with LAC

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and the other requests of Apache's wire but adds. Each is a *story* of one or more requests to the machine.
+"""Reads, and all other requests of Apache's wire except adds. Each is a *story* of one or more requests to the machine.
 
 A story answers one request of a client. It begins with an event for the machine, gets the machine's effects for it, and
 may continue with another event. Consecutive plain reads of a ledger are one story: a range read, whose parts become
@@ -33,8 +33,9 @@ from bookie_server.ports.bookie_rpc.entries import Entries, entries_of
 
 READ_BYTES_MAX = 64 << 20
 GAP_MAX = 8
-"""Reads of ids that are at most this far apart become one range read, because of a striped ledger a client may read
-every third entry here. For ids further apart the extra entries would cost more than the range read saves."""
+"""Reads of ids that are at most this far apart become one range read, because a client of a striped ledger may read
+every third entry from this bookie. For ids further apart the extra entries would cost more than the range read
+saves."""
 
 BATCH_BYTES_MAX = FRAME_BYTES_MAX
 _BATCH_HEAD_BYTES = 24 + 8 + LENGTH_BYTES

@@ -35,7 +35,7 @@ BUFFER_BYTES_MAX = 1 << 20
 
 
 RIGHTS_S = 30.0
-"""In mode ``secure``, how often the rights of a connected client are read again."""
+"""In mode ``secure``, the seconds after which the rights of a connected client are read again."""
 
 
 class BookieRpcServer:

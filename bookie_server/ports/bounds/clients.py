@@ -30,7 +30,7 @@ from bookie_server.ports.bounds.memory_bounds import (
 logger = logging.getLogger(__name__)
 
 SILENT_S = 0.5
-"""When memory is short, streams that have waited this long for a whole message are ended."""
+"""When memory is short, streams that have waited this many seconds for a whole message are ended."""
 
 _WATCH_INTERVAL_S = 0.25
 _COUNT_INTERVAL_S = 1.0

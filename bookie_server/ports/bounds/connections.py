@@ -23,7 +23,7 @@ Address = tuple[str, int, int]
 """The host and port of a client, and the bookie's port that it is connected to."""
 
 LOG_EVERY_S = 60.0
-"""Log lines with one kind of warning are at least this far apart."""
+"""Log lines with one kind of warning are at least this many seconds apart."""
 _REPORT_S = 600.0
 
 

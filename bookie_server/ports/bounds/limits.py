@@ -32,7 +32,7 @@ KEPT_MAX = 4096
 """The maximum number of accounts without a stream whose debts are remembered."""
 
 LOG_EVERY_S = 60.0
-"""Log lines about one limit of one client are at least this far apart."""
+"""Log lines about one limit of one client are at least this many seconds apart."""
 
 CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
 
@@ -47,8 +47,9 @@ class RequestKind(enum.IntEnum):
 
 
 PATIENCE_S = {RequestKind.ADD: 5.0, RequestKind.ASK: 1.0, RequestKind.RECOVER: 1.0}
-"""The longest time for which a stream is not read. While the debt is longer, requests are refused. It is below the
-patience of clients: a writer waits 10 s for an ack, and a reader asks another bookie after 2 s."""
+"""The longest time, in seconds, for which a stream is not read. While it would take longer to pay the debt, requests
+are refused. It is below the patience of clients: a writer waits 10 s for an ack, and a reader asks another bookie after
+2 s."""
 
 
 class LimitReached(Exception):

@@ -33,14 +33,14 @@ _GROWTH = 64 << 20
 _NO_LIMIT = 1 << 63
 
 HELLO_TIMEOUT_S = 10.0
-"""A client that sends nothing for this time after it has opened a stream is disconnected."""
+"""A client that sends nothing for this many seconds after it has opened a stream is disconnected."""
 
 WRITE_TIMEOUT_S = 60.0
-"""A client that reads none of its answers for this time is disconnected. It is disconnected sooner if other streams
-wait for the memory."""
+"""A client that reads none of its answers for this many seconds is disconnected. It is disconnected sooner if other
+streams wait for the memory."""
 
 GRACE_S = 2.0
-"""How long the last answers of an ending stream may take to be written."""
+"""The seconds that the last answers of an ending stream may take to be written."""
 
 
 class AnswerRoom:

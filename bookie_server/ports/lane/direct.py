@@ -37,7 +37,7 @@ _LEAVING_BYTES = 32 << 10
 """Short answers are sent together until they have this many bytes."""
 
 CREEPING_S = 10.0
-"""How long a long message may take to arrive while other connections wait for room."""
+"""The seconds that a long message may take to arrive while other connections wait for room."""
 
 ANSWERS: Mapping[str, Any] = {
     "Add": lane_pb2.AddResponse,

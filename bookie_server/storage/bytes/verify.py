@@ -128,7 +128,7 @@ def overlapping(rows: Rows, ranges: Sequence[tuple[int, int]]) -> Mask:
 
 
 def names_damage(rows: Rows) -> Mask:
-    """Return which records stand for entries that were lost earlier. Their offset is one at which no frame can be
-    (``reindex.py``)."""
+    """Return which records stand for entries that were lost earlier. Such a record has an offset at which no frame can
+    be (``reindex.py``)."""
     is_lost: Mask = rows["offset"] % FRAME_ALIGNMENT != 0
     return is_lost

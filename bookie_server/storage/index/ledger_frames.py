@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames sorted by first id, in flat arrays: 56 bytes a frame, no object for each frame (RULES S2).
+"""Frames sorted by first id, in flat arrays that take 56 bytes a frame and have no object for each frame (RULES S2).
 
 :class:`LedgerFrames` has the frames of a ledger in an unsealed segment, :class:`BlockFrames` those of one block of a
 sealed segment's ``.idx``. ``_peaks[k]`` is the greatest last id among the ledger's frames up to k. It never decreases,

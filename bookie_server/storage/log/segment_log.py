@@ -51,7 +51,7 @@ _TAG = struct.Struct("<I")
 _ENTRIES = int(FrameKind.ENTRIES)
 _new = tuple.__new__  # a named tuple's constructor takes twice as long
 SPARES_RESERVED = 1
-"""Spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
+"""The number of spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
 
 BACKLOG_BYTES_MAX = 256 << 20
 """The maximum memory for the indexes of full segments that wait to be sealed. Beyond it no segment is begun for new

@@ -7,15 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STEP_BYTES = 1 << 20
-"""The approximate size of one step of paced work. Urgent work waits no longer than such a step takes."""
+"""The approximate size of one step of paced work, in bytes. Urgent work waits no longer than such a step takes."""
 SEGMENTS_PER_CHECKPOINT = 8
 """After this many sealed segments a checkpoint is due, because a start reads the state records of every segment sealed
 since the last checkpoint."""
 UNDER_LOAD = 8
-"""The factor by which reads of the scrubber count while commits are busy, so that it gives way and still makes
-progress."""
+"""While commits are busy, each byte that the scrubber reads counts as this many bytes of its budget. So the scrubber
+gives way and still makes progress."""
 URGENT_CHECKPOINT_S = 1.0
-"""The time between checkpoints while the disk is short of space and drained segments wait for one."""
+"""The seconds between checkpoints while the disk is short of space and drained segments wait for a checkpoint."""
 
 _SOON_S = 0.001  # a shorter wait is not worth it
 

@@ -64,7 +64,8 @@ class TailCopier:
         return self._index.has_copy(*key, place.generation)
 
     def _find_earlier_copies(self, segments: list[ScannedSegment]) -> None:
-        """Find the frames of the tails' ledgers that are below the durable position of a scanned segment."""
+        """Note the frames of the tails' ledgers below the durable positions of scanned segments, so that
+        :meth:`_is_copied` recognises the copies of an earlier start."""
         entries = [
             f.header.ledger_id for segment in segments for f in segment.above if f.header.kind == FrameKind.ENTRIES
         ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a new ``.idx`` for a sealed segment whose ``.idx`` is damaged, without forgetting the frames that the old one
-named.
+"""Makes a new ``.idx`` for a sealed segment whose ``.idx`` is damaged. The new file still accounts for every frame that
+the old one named.
 
 The segment is scanned. If it is whole, the scan finds everything. If bytes of it are bad, it had frames that the scan
 does not find. Their ids must be answered UNKNOWN and not ABSENT (RULES S2, S7), after every later start, too:

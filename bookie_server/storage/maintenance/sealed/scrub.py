@@ -4,9 +4,9 @@
 It reads one segment at a time, the oldest generation first, past the page cache. It checks each group header, each
 frame's header and payload, each block of the ``.idx``, and that index records and frames agree (``stored.py``, which
 the offline check uses, too). Damage is marked in the index, so that it is answered UNKNOWN and never ABSENT (RULES S2,
-S5), and it is counted and logged; ``reindex.py`` rebuilds a damaged ``.idx``. Frames that cannot be read are damage,
-and the rest of their segment is still checked. Nothing is reported about a segment that was dropped meanwhile, because
-its file may have been recycled while it was read.
+S5), and it is counted and logged; ``reindex.py`` rebuilds a damaged ``.idx``. Frames that cannot be read count as
+damage, and the rest of their segment is still checked. Nothing is reported about a segment that was dropped meanwhile,
+because its file may have been recycled while it was read.
 
 Through the index the affected ledgers get to auto-recovery (decision 0053). The first pass after a start begins at
 ``first_at``, a share of the segments, so that all segments are checked even if the bookie is restarted often.
