@@ -2,8 +2,8 @@
 """``uv run --with polars --with polars-avro --with pyruhvro python -m benchmarks.avro``: decoders of Avro datums.
 
 Each decodes the same 100,000 datums. ``bk_core`` includes everything from the places of the bytes to Arrow columns that
-are resolved to the schema of a read. The others get what they need for nothing: a list of the datums, or an Avro file
-in memory with all datums in one block. Decision record 0077 has the figures.
+are resolved to the schema of a read. The time of the others does not include the preparation of their input: a list of
+the datums, or an Avro file in memory with all datums in one block. Decision record 0077 has the figures.
 """
 
 from __future__ import annotations

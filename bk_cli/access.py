@@ -3,7 +3,7 @@
 bookies, the metadata store and admin ports. So a new client setting or secret is added only in ``options.py`` and here
 (``tests/repo/test_one_door.py``).
 
-What opening raises is a BookKeeperError, which :func:`bk_cli.main.run` turns into a line and an exit code.
+All errors of opening are BookKeeperErrors, which :func:`bk_cli.main.run` turns into a line and an exit code.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Access:
 
     @contextmanager
     def topic(self, name: str, pulsar: PulsarAccess) -> Iterator[Topic]:
-        """A topic of Pulsar, whose ledgers have the password of the command line."""
+        """Open a topic of Pulsar, with the password of the command line for its ledgers."""
         with (
             self.client() as bookkeeper,
             bookkeeper.topic(name, access=replace(pulsar, password=self.password)) as found,

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 SERVERS, QUORUM = 3, 2
 FILE_BYTES = 256 << 20
 WINDOW = 16
-"""The number of messages of a MiB without a quorum of acks, as in the window of our writer."""
+"""The maximum number of messages of a MiB that are sent and lack a quorum of acks, as in the window of our writer."""
 BEHIND_MAX = 64
-"""The number of messages that the slowest server may be behind, as a bookie of ours may be."""
+"""The maximum number of messages that the slowest server may be behind, as a bookie of ours may be."""
 READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
 """The bytes that one call encrypts. OpenSSL wants what it could not send to be passed again."""

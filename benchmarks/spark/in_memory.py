@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 ROWS_PER_BATCH = 10_000
 BATCH_BYTES = 1 << 20
 BATCHES = 64
-"""The number of different batches. With so many, the rows are not in the processor's cache already."""
+"""The number of different batches. It is large enough that the rows are not in the processor's cache already."""
 PLACES = "value BINARY, log STRING, ledger_id BIGINT, entry_id BIGINT, offset BIGINT"
 """The columns of ``format("bookkeeper")``."""
 PARTITIONS = 2

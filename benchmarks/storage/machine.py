@@ -83,8 +83,8 @@ class DiskCounters:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process ever held. It is not ``ru_maxrss``, which Linux inherits from the
-    parent."""
+    """Return the largest amount of memory that this process ever held. It is not ``ru_maxrss``, which Linux inherits
+    from the parent."""
     for line in _lines("/proc/self/status"):
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of one entry arrive for hours. The memory of the index must not grow with them, only with unsealed segments.
+"""Measures the memory of the index while frames of one entry arrive for hours. It must not grow with the frames, only
+with unsealed segments.
 
 ``python -m benchmarks.storage.memory DIR SEGMENTS SEGMENT_BYTES`` writes them, and after each segment prints what it
 took. It runs in a process of its own, so that all of the memory is its own.

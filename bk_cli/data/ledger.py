@@ -76,8 +76,9 @@ def list_ledgers(
 def _read_each(
     store: MetadataStore, listed: Iterator[LedgerId], unreadable: list[MetadataCorruptError]
 ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-    """Yield the records one by one. Each is read when the caller asks for it. Add the error of an unreadable record to
-    ``unreadable``, and print the error that was there before: so all but the last one are printed."""
+    """Yield the records one by one. Each is read when the caller asks for it. Put the error of an unreadable record
+    into ``unreadable``. First print the error that is there already, so that all errors but the last one are
+    printed."""
     for ledger_id in listed:
         try:
             yield ledger_id, store.read_ledger(ledger_id)

@@ -48,9 +48,9 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The fit of a position to the cluster. ``state`` is ``fits`` or one word for why it does not fit; ``text`` says
-    the same in words. ``end`` is the next position that cannot be read yet. If ``is_exact`` is False, there may be more
-    beyond it."""
+    """The result of comparing a position with the cluster. ``state`` is ``fits`` or one word for why it does not fit;
+    ``text`` says the same in words. ``end`` is the next position that cannot be read yet. If ``is_exact`` is False,
+    there may be more beyond it."""
 
     state: str
     text: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ``explain`` commands print what they find."""
+"""Prints the findings of the ``explain`` commands."""
 
 from __future__ import annotations
 

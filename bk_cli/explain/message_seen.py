@@ -49,7 +49,7 @@ class Placed:
 @dataclass(frozen=True, slots=True)
 class ChunksSeen:
     """The entries of the chunks of a message, by number, as far as they were found. ``is_all_searched`` says that the
-    whole topic before and behind was searched, as far as it is there."""
+    search covered all entries of the topic, because they are few and bookies have all of them."""
 
     count: int
     found: Mapping[int, EntryPosition]
@@ -118,7 +118,7 @@ def parse_id(text: str) -> MessageId:
 
 async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, access: PulsarAccess) -> MessageSeen:
     """Gather the facts. Raises what :func:`see_topic` raises, and InvalidArgumentError if no ledger of the topic or no
-    bookie has the entry, or the entry no such message."""
+    bookie has the entry, or if the entry has no such message."""
     topic = await see_topic(bookkeeper, name, access)
     part = _part_of(topic, wanted)
     seen = MessageSeen(topic, part, wanted.entry, wanted.batch_index)
@@ -292,7 +292,7 @@ def _is_batch(seen: MessageSeen) -> bool:
 
 
 async def _outcome(reads: LedgerReads, seen: MessageSeen) -> str:
-    """Return the outcome of the entry's transaction, which entries behind it say."""
+    """Return the outcome of the entry's transaction, which the entries behind it show."""
     part, txn = seen.part, seen.txn
     assert txn is not None
     transactions, is_exact = part.transactions or Transactions(), True
@@ -321,7 +321,8 @@ async def _chunks(reads: LedgerReads, seen: MessageSeen, metadata: MessageMetada
 
 
 def _is_small(part: PartSeen) -> bool:
-    """Whether the entries before and behind any entry were all read."""
+    """Whether bookies have all ledgers of the partition, and these are smaller than SCAN_BYTES, so that a search reads
+    all entries."""
     in_bookies = len(part.records) == len(part.ledgers) and None not in part.records.values()
     return in_bookies and sum(max(0, each.bytes) for each in part.ledgers) < SCAN_BYTES
 

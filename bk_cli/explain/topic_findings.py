@@ -67,7 +67,7 @@ def _end(part: PartSeen) -> Iterator[Finding]:
 
 
 def _beyond_lac(part: PartSeen, source: str) -> Iterator[Finding]:
-    """Explain the entries between the LAC and the quorum's end or the broker's word."""
+    """Explain the entries between the LAC and the end that the quorum or the broker gives."""
     assert part.open_end is not None
     lac, held, ledger_id = part.open_end.lac, part.open_end.held, part.ledgers[-1].ledger_id
     if held > lac:

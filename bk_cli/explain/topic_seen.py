@@ -38,8 +38,8 @@ PARTS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class EndSeen:
-    """The end of the open ledger. ``lac`` is the bookies' word. An ack quorum of bookies has the entries up to ``held``
-    now. ``trouble`` is why bookies did not answer."""
+    """The end of the open ledger. ``lac`` is the LAC that the bookies prove. An ack quorum of bookies has the entries
+    up to ``held`` now. ``trouble`` is the reason why bookies did not answer."""
 
     lac: EntryId = -1
     held: EntryId = -1
@@ -49,9 +49,9 @@ class EndSeen:
 @dataclass(frozen=True, slots=True)
 class PartSeen:
     """A partition, or a topic without partitions. ``records`` are the metadata of its newest ledgers in bookies; None
-    is a ledger that does not exist. ``open_end`` is there if the last ledger is open. ``said`` is the broker's word,
-    ``broker_trouble`` why it gave none. ``scanned_from`` is the first entry whose head was read for ``transactions``;
-    None if no entry was."""
+    is a ledger that does not exist. ``open_end`` is set if the last ledger is open. ``said`` is the end that the broker
+    reports, and ``broker_trouble`` the reason why it reports none. ``scanned_from`` is the first entry whose head was
+    read for ``transactions``; None if no entry was."""
 
     topic: TopicName
     ledgers: tuple[TopicLedger, ...]

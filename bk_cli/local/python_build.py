@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks whether a Python was built with optimizations (PGO). Without them, an add costs a bookie at least half as much
-processor time again, and nothing tells the user. pyenv builds without them unless it is asked for them.
+"""Checks whether a Python was built with optimizations (PGO). Without them, an add costs a bookie at least 1.5 times
+the processor time, and nothing tells the user. pyenv builds without them unless it is asked for them.
 
 It needs only the standard library, so that ``scripts/bootstrap`` can run it (``python3 -m bk_cli.local.python_build``)
 before anything is installed. The exit code is 0 if the Python was built with optimizations.

@@ -65,7 +65,7 @@ class Latencies:
 
 @dataclass(slots=True)
 class LoadSeen:
-    """The figures of what was confirmed in ``seconds``."""
+    """The figures of the entries that were confirmed, or read, in ``seconds``."""
 
     seconds: float = 0.0
     entries: int = 0

@@ -96,7 +96,8 @@ def top(access: Access, *, every_s: float, once: bool, as_json: bool) -> None:
 
 
 def looks(store: MetadataStore, ports: AdminPorts, every_s: float) -> Iterator[tuple[TopLook, TopLook]]:
-    """Yield each look with the one before; the first comes with itself. An error of the metadata store ends this."""
+    """Yield each look together with the look before it, and the first look together with itself. An error of the
+    metadata store ends the iteration."""
     before = look(store, ports)
     yield before, before
     while True:

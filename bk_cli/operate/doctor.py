@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk doctor``: checks that everything is there that the cluster and Spark need, and that this host reaches it, and
-says what to do."""
+"""``bk doctor``: checks everything that the cluster and Spark need, and whether this host reaches it. It says what to
+do about each problem."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ EARLIEST = -2
 LATEST = -1
 
 OPEN_AT_ONCE = 2
-"""Extents of a leader that may receive entries at the same time (RULES N2)."""
+"""The number of extents of a leader that may receive entries at the same time (RULES N2)."""
 
 SEVERAL_ROWS = ("arrow",)
 """Codecs whose entries hold several rows."""
@@ -54,8 +54,8 @@ WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or end in each source: a position, EARLIEST or LATEST. ``positions`` maps the keys of sources to
-    their values; ``everywhere`` is the value of all other sources."""
+    """The begin or the end of a read in each source: a position, EARLIEST or LATEST. ``positions`` maps the keys of
+    sources to their values; ``everywhere`` is the value of all other sources."""
 
     everywhere: int
     positions: Mapping[str, int] = field(default_factory=dict)

@@ -520,9 +520,10 @@ def _small_task_bytes(given: int) -> int:
 
 
 def _check_read_mode(mode: str, selection: Selection, use: Use | None) -> None:
-    """Fencing ends a writer, so it must be asked for by ledger id, in a batch (RULES K2). What a quorum holds above the
-    LAC is not certain (RULES P15); logs do not need it, because their writers send explicit LACs. Topics have no other
-    mode beside it."""
+    """Check that ``readMode`` fits the selection and the use. Fencing ends a writer, so only a batch that names ledgers
+    by id may request it (RULES K2). The entries that a quorum holds above the LAC are not certain (RULES P15). Logs do
+    not need them, because their writers send explicit LACs. Topics have no other mode than ``lac`` and ``quorum``.
+    Raises InvalidArgumentError."""
     if mode == "lac" or use is Use.WRITE or (mode == "quorum" and isinstance(selection, TopicSelection)):
         return
     if isinstance(selection, TopicSelection):

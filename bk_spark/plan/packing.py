@@ -97,9 +97,9 @@ class LedgerRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    """``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``. ``range_bytes`` is the cost of a
-    range in addition to its bytes, because each range is a request of its own. ``entry_bytes``, if given, is the cost
-    of each entry whatever its size; it is given if entries are not read."""
+    """The limits of the options ``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``.
+    ``range_bytes`` is the cost of a range in addition to its bytes, because each range is a request of its own.
+    ``entry_bytes``, if given, is the cost of each entry whatever its size; it is given if entries are not read."""
 
     bytes_max: int
     entries_max: int | None = None

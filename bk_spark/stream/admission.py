@@ -42,7 +42,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``; None means no limit."""
+    """The limits ``maxEntriesPerTrigger`` and ``maxBytesPerTrigger``. None means no limit."""
 
     entries_max: int | None
     bytes_max: int | None
@@ -50,7 +50,7 @@ class TriggerLimits:
 
 @dataclass(frozen=True, slots=True)
 class SpanAdmission(Generic[S]):
-    """Where the micro-batch ends in each source, and which source was served first."""
+    """The end of a micro-batch in each source, and the source that was served first."""
 
     ends: Mapping[S, int]
     first: S | None = None
@@ -152,9 +152,9 @@ def end_by_bytes(backlog: Backlog, room: int) -> int:
 
 
 class HoldBack:
-    """``minEntriesPerTrigger`` with ``maxTriggerDelay``: whether to wait for more entries before the next batch. As
-    with Kafka's ``minOffsetsPerTrigger``, the first batch of a run never waits. A batch that has waited for the delay,
-    counted from the last batch with entries, takes what there is."""
+    """Decides, by ``minEntriesPerTrigger`` and ``maxTriggerDelay``, whether to wait for more entries before the next
+    batch. As with Kafka's ``minOffsetsPerTrigger``, the first batch of a run never waits. A batch that has waited for
+    the delay, counted from the last batch with entries, takes what there is."""
 
     def __init__(self, entries_min: int | None, delay_s: float) -> None:
         self._entries_min, self._delay_s = entries_min, delay_s

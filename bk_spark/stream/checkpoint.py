@@ -52,8 +52,8 @@ class QueryCheckpoint:
 
 
 def problem_at(path: Path, line: int, what: str) -> Finding:
-    """Return a problem in a file. Its place is ``offsets/7 line 3``, below the checkpoint's directory; without the line
-    if ``line``, which counts from 1, is 0: it is the file as a whole."""
+    """Return a finding about a file of the checkpoint. It names the place as ``offsets/7 line 3``, relative to the
+    checkpoint's directory. ``line`` counts from 1; 0 means the whole file."""
     name = "/".join(path.parts[-2:])
     return problem(what, where=f"{name} line {line}" if line else name)
 

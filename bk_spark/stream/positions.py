@@ -66,7 +66,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the query continues in one source. ``is_fresh`` means that this position is in no checkpoint yet."""
+    """The position at which the query continues in one source. ``is_fresh`` means that this position is in no
+    checkpoint yet."""
 
     begin: int
     is_fresh: bool = False

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from bk_core.model import DigestType
 
 FULL_TASKS = 1024
-"""The tasks of this many first partitions may each hold the whole limit. Tasks of later partitions hold less."""
+"""The number of partitions, counted from the first, whose tasks may each hold the whole limit. Tasks of later
+partitions hold less."""
 ENTRY_BYTES = 8
 """The bytes that an entry counts in addition to its payload, for its length and for the cost of handling it."""
 

@@ -19,7 +19,7 @@ from bk_core.entries.packets import SLICE_ENTRIES_MAX
 from bk_core.memory.slots import Slots
 
 FREE_BYTES_MAX = 8 << 20
-"""Limits the bytes of buffers that are kept for the next entries."""
+"""The maximum size, in bytes, of the buffers that are kept for later entries."""
 
 _slots = Slots(
     FREE_BYTES_MAX

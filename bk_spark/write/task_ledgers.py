@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bk_spark.write.log_writer")
 
 JOINED_BYTES_MAX = 8 << 20
-"""Limits the bytes of rows that wait for more rows, in all ledgers of a task together."""
+"""The maximum size, in bytes, of the rows that wait for more rows, in all ledgers of a task together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
