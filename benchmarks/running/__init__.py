@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters, processes, settings and slow disks for the measurements."""
+"""Runs the measurements: starts clusters and processes, holds settings, and makes disks slow."""

@@ -179,7 +179,7 @@ def writes(job: Job, peers: Callable[[Any], float], wanted: float, peer: str, no
 
 
 def ceiling_figures(size: int, world: World) -> list[Figure]:
-    """Compare with the same jobs on a source and a sink in memory, on the newest pyspark."""
+    """Compare our rates with those of the same jobs on a source and a sink in memory, on the newest pyspark."""
     spark = session(world.folder)
     try:
         spark.dataSource.register(InMemory)
@@ -214,9 +214,10 @@ def ceiling_figures(size: int, world: World) -> list[Figure]:
 
 
 def kafka_figures(size: int, world: World) -> list[Figure]:
-    """Compare with spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides make whole rows.
-    The wanted ratios were set for a tuned producer and Spark's own settings of the consumer. A tuned consumer is
-    measured too, and so is a source in memory in our place, which is about the most that a Python source can reach."""
+    """Compare our rates with those of spark-sql-kafka on one broker, on the pyspark that this process runs. Both sides
+    make whole rows. The wanted ratios were set for a tuned producer and Spark's own settings of the consumer. A tuned
+    consumer is measured too, and so is a source in memory in our place, which is about the most that a Python source
+    can reach."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of the measurements: the product's storage in a directory, with its file calls counted, frames, and a
-bare file."""
+"""Parts that the measurements share: storage in a directory whose file calls are counted, frames, and a bare file."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ class Store:
         return places
 
     def look_after(self) -> None:
-        """Do the work of the maintenance thread: sealing, spare segments."""
+        """Do the work of the maintenance thread: seal full segments and make spare ones."""
         self.log.release_full()
         self._upkeep.run()
 

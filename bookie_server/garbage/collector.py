@@ -50,7 +50,7 @@ class Hinted:
 class Compared:
     """The result of a comparison with a complete list of the store's ledgers, which was read in one live session after
     sync and had ``listed`` ledgers. ``missing`` are the held ledgers that were not in it. ``strays`` are the held
-    ledgers that live elsewhere by their records; empty unless the records were read."""
+    ledgers whose records say that only other bookies store them; empty unless the records were read."""
 
     missing: Sequence[LedgerId]
     listed: int

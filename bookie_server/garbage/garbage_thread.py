@@ -88,9 +88,9 @@ class StoreEvidence:
         return record.is_closed and not any(self._bookie_id in each.ensemble for each in record.fragments)
 
     def give_up(self, ledger_id: LedgerId, drop: Callable[[LedgerId, float], None]) -> bool:
-        """Call ``drop`` if the ledger lives elsewhere, and return whether it was called. It is called under the lock
-        for repairs of the ledger, because a worker that copies the ledger here holds this lock until the record names
-        this bookie, and writes the record only while it holds the lock.
+        """Call ``drop`` if only other bookies store the ledger by its record, and return whether it was called. It is
+        called under the lock for repairs of the ledger, because a worker that copies the ledger here holds this lock
+        until the record names this bookie, and writes the record only while it holds the lock.
 
         The arguments of ``drop`` are the ledger's id and the time of the monotonic clock up to which our lock is surely
         held (``LOCK_HOLDS_S``). Raises BookKeeperError. Then nothing was dropped, unless only the unlocking failed; the
@@ -142,7 +142,8 @@ class StoreEvidence:
         return session
 
     def _end(self, session: int) -> None:
-        """Check that the store and the session are still the same; otherwise the data read does not count."""
+        """Check that the store and the session are still those with which the look began. Raises BookKeeperError
+        otherwise; then the data that was read does not count."""
         self._check_store()
         if self._store.session_id != session:
             raise MetadataUnavailableError(

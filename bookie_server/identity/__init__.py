@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of this bookie: its directories, its registration, its record in the store, and how it is opened."""
+"""Manages the identity of a bookie: opens its directories, registers it, and keeps its record in the metadata store."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of one data directory: the queue, the groups, and what is reported about them."""
+"""Commits the frames of one data directory: queues them, writes them in groups, and reports the results."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identities and rights of clients at a bookie's ports: certificates, tokens, roles and grants."""
+"""Decides the identities and the rights of clients at a bookie's ports, by certificates, tokens, roles and grants."""

@@ -103,8 +103,8 @@ def _read_keys(path: Path) -> tuple[object, Keys]:
 
 
 class Authority:
-    """The authority of one bookie; any thread may call it. ``now_ms`` returns the time since 1970, ``clock_s`` a time
-    that never goes back."""
+    """Decides the rights of the clients of one bookie. Any thread may call it. ``now_ms`` returns the time since 1970,
+    ``clock_s`` a time that never goes back."""
 
     def __init__(
         self,

@@ -397,9 +397,9 @@ class Batch:
 
 
 class ReadLac:
-    """READ_LAC: the answer has the explicit LAC and the last entry; one of them is enough. Apache's bookies answer EIO
-    if there is an explicit LAC and no entry. Their clients take that for a failure, and so cannot open the ledger
-    (P9)."""
+    """A READ_LAC request. Its answer has the explicit LAC and the last entry; if the bookie has only one of them, the
+    answer has that one. Apache's bookies answer EIO if there is an explicit LAC and no entry. Their clients take that
+    for a failure, and so cannot open the ledger (P9)."""
 
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of segments and their indexes: layout, reading, checks."""
+"""Defines the bytes of segments and of their indexes, and reads and checks them."""

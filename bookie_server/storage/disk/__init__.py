@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls of storage, and the state of a data directory: its owner, its health, its free space."""
+"""Makes the system calls of storage, and tracks the owner, the health and the free space of a data directory."""

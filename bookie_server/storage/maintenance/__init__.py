@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upkeep of storage beside commits: checkpoints, compaction, scrubbing, rebuilding of indexes."""
+"""Maintains storage beside commits: makes checkpoints, compacts and scrubs segments, and rebuilds indexes."""

@@ -62,7 +62,7 @@ class CheckpointRoom:
             self._remove()  # left by a full disk
 
     def give_up(self) -> None:
-        """Free the room, if any is kept."""
+        """Free the disk space that is kept for the next checkpoint, if any is kept."""
         self._kept_bytes = 0
         self._remove()
 
