@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 logger.setLevel(logging.INFO)  # whatever the level of the parent loggers
 
 AGAIN_S = 60.0
-"""A repetition of an event within this time is counted instead of written."""
+"""A repetition of an event within this many seconds is counted instead of written."""
 KINDS_MAX = 8192
 """The maximum number of kinds of events that are counted separately. A new kind of refusal is added only below half of
 it."""
 LINES_PER_S = 200.0
-"""The sustained rate of new lines, for refusals and for all other events separately."""
+"""The maximum sustained rate of new lines, in lines per second. Refusals and all other events each have this rate."""
 BURST = 2000.0
 """The number of lines that may be written at once before ``LINES_PER_S`` applies."""
 

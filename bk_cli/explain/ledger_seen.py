@@ -44,7 +44,7 @@ from bookie_server.autorecovery.suspects import OwnPart, own_parts
 
 ANSWER_S = 0.4
 CLOSE_S = 0.05
-"""The time, in seconds, for closing connections. The process ends anyway."""
+"""The time, in seconds, that closing connections may take. It is short, because the process ends anyway."""
 FRAGMENTS_MAX = 50
 """The maximum number of fragments that are examined; the newest ones are taken."""
 ASKS_MAX = 16

@@ -237,7 +237,7 @@ class Running:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them at once. The first error cancels the others."""
+    """Run all this work at the same time. The first error cancels the rest."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)

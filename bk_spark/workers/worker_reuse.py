@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a reused Python worker from repeating work for every task, over all modules ever imported.
+"""Keeps a reused Python worker from repeating, for every task, work whose cost grows with the number of imported
+modules.
 
 Theory. After every task Spark's daemon runs ``gc.collect()``: 22 ms for what pyspark alone imports, 64 ms with this
 package, gRPC and pandas. Before every task Spark 4.0 calls ``importlib.invalidate_caches()``. Then each importer of an

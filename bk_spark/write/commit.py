@@ -121,7 +121,8 @@ def tasks_extents(messages: Iterable[WrittenLedgers]) -> list[NewExtent]:
 
 
 def schema_of(messages: Messages) -> bytes | None:
-    """Return the schema that the entries were written with. All tasks have the same, because the driver chose it."""
+    """Return the schema that the entries were written with. All tasks use the same schema, because the driver chose
+    it."""
     found = {m.schema for m in messages if isinstance(m, WrittenLedgers)}
     assert len(found) <= 1, "the tasks of a write have one codec"
     return next(iter(found), None)

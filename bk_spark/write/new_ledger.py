@@ -50,7 +50,7 @@ class NewLedger:
         self._send(self._joiner.add(entries, frame_bytes))
 
     def send_rest(self) -> None:
-        """Send the entries that wait for more entries."""
+        """Send the entries that are held back until they fill a frame."""
         self._send(self._joiner.rest())
 
     def _send(self, batches: Iterator[EntryBatch]) -> None:

@@ -173,7 +173,7 @@ class TaskLedger:
         self._ledger.append(entries, frame_bytes)
 
     def send_rest(self) -> None:
-        """Send the entries that wait for more entries."""
+        """Send the entries that are held back until they fill a frame."""
         with self._named():
             self._ledger.send_rest()
 

@@ -24,7 +24,8 @@ WHOLE = 256
 """The weight of a turn whose part is not read yet, and of a part of ``read_part_bytes``. A smaller part weighs its
 share, at least 1: 4 KiB of a mebibyte, which covers the objects that carry it."""
 URGENT_IN_A_ROW_MAX = 3
-"""The maximum number of urgent things served in a row while others wait, so that these are served, too."""
+"""The maximum number of urgent things that are served in a row while other things wait. Without this bound the others
+might never be served."""
 
 
 class FairQueue(Generic[T]):

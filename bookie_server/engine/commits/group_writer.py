@@ -28,8 +28,8 @@ class GroupWriter:
         self.ended_s = 0.0
 
     def write(self, group: Group) -> list[Place]:
-        """Write a group and return the places of its frames, which are durable. It uses the reserve only if
-        the group has no room otherwise and may use it. Raises as :meth:`SegmentLog.append_group`."""
+        """Write a group and return the places of its frames, which are durable. It uses the reserve only if the group
+        may use it and has no other room. Raises as :meth:`SegmentLog.append_group`."""
         began, stats = self._clock(), self._log.stats
         bytes_before, write_before_s, sync_before_s = stats.written_bytes, stats.write_s, stats.sync_s
         try:

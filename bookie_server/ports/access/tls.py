@@ -142,8 +142,9 @@ class PortTls:
         return found
 
     def refused(self, peer: str, port: str, why: str, said: str = "") -> None:
-        """Log a refusal; the same one of the same host at most once in ten seconds. ``said`` is text that the client
-        has chosen. The line has it shortened and escaped, and it does not count when refusals are compared."""
+        """Log a refusal. The same refusal of the same host is logged at most once in ten seconds. ``said`` is text that
+        the client has chosen. The line contains it shortened and escaped, and two refusals that differ only in this
+        text count as the same."""
         self.on_refused(peer, port, why)
         if self._throttle.allows(Principal(peer).host, why):
             shown = f": {said[:_SAID_MAX]!r}" if said else ""

@@ -152,8 +152,8 @@ class _Examination:
     # --- the directory ----------------------------------------------------------------------------------------------
 
     def _identity(self) -> Identity:
-        """Return the identity of the next boot. If IDENTITY cannot be read, the newest readable segment names the
-        bookie."""
+        """Return the identity that the next start would have. If the file IDENTITY cannot be read, the newest readable
+        segment gives the bookie's id."""
         found = self._found
         if self._files.exists(os.path.join(self._path, LOSS_NAME)):
             found.damage.append("an earlier start with --accept-loss was interrupted: start with it again")

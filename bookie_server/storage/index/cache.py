@@ -19,7 +19,7 @@ from bookie_server.storage.index.search import SPARSE_SECTION, Search
 
 INDEX_CACHE_BYTES = 64 << 20
 _ENTRY_BYTES = 300
-"""The approximate memory of an entry besides its contents."""
+"""The approximate memory of an entry of the cache, in bytes, besides its contents."""
 
 
 class SparseIndex:
