@@ -111,7 +111,7 @@ def ours(datums: list[bytes], reader: Any) -> Callable[[], object]:
 
 
 def orders(count: int) -> list[bytes]:
-    """Return so many orders as Avro."""
+    """Return ``count`` orders, each encoded as an Avro datum."""
     fastavro = importlib.import_module("fastavro")
     dice, datums, parsed = random.Random(1), list[bytes](), fastavro.parse_schema(json.loads(json.dumps(ORDER)))
     for number in range(count):

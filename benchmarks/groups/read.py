@@ -47,8 +47,8 @@ def read_all(bookkeeper: BookKeeper, ledger_id: int) -> Run:
 
 
 def into_page_cache(folder: Path) -> None:
-    """Read all segments, so that they are in the page cache. Bookies write past it: otherwise the first read from each
-    bookie would come from the disk, and chance would decide which run that is."""
+    """Read all segments, so that they are in the page cache. Bookies write past the page cache. Without this call the
+    first read from each bookie would come from the disk, and chance would decide in which run that happens."""
     for segment in folder.rglob("*.segment"):
         with segment.open("rb", buffering=0) as file:
             while file.read(1 << 20):

@@ -93,7 +93,7 @@ class BookieProcess:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports on which it listens."""
+        """The ports on which the bookie listens."""
         return self.port, *(self.port + above for above in PORTS_ABOVE)
 
     def configure(self, settings: Mapping[str, object]) -> None:
@@ -103,12 +103,13 @@ class BookieProcess:
         self.config_path.write_text("".join(lines), encoding="utf-8")
 
     def check_ports_free(self) -> None:
-        """Check that its ports are free. Raises PortInUseError."""
+        """Check that the bookie's ports are free. Raises PortInUseError."""
         for port in self.ports:
             check_port_free(HOST, port, f"bookie {self.number}")
 
     def start(self) -> None:
-        """Start it. It serves once it has registered (:meth:`LocalCluster.wait_ready`). Raises PortInUseError."""
+        """Start the process. The bookie serves once it has registered (:meth:`LocalCluster.wait_ready`). Raises
+        PortInUseError."""
         self.check_ports_free()
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -141,12 +142,12 @@ class BookieProcess:
             yield from log
 
     def terminate(self) -> None:
-        """Ask it to stop cleanly, and do not wait."""
+        """Ask the process to stop cleanly, and do not wait."""
         if self.is_running and self._process:
             self._process.terminate()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Stop it cleanly, or by force after ``timeout_s``. Return its exit code."""
+        """Stop the process cleanly, or by force after ``timeout_s``. Return its exit code."""
         if self._process is None:
             return 0
         self.terminate()
@@ -157,7 +158,7 @@ class BookieProcess:
         return self._reap()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL. What was not on disk is lost, as in a crash."""
+        """Kill the process with SIGKILL. Data that is not on disk is lost, as in a crash."""
         if self.is_running and self._process:
             os.killpg(self._process.pid, signal.SIGKILL)
         if self._process is not None:
@@ -209,14 +210,14 @@ class ApacheBookieProcess(BookieProcess):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it listens, which it does only when it has registered."""
+        """Whether the bookie listens; it does so only once it has registered."""
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=1):
             return True
         return False
 
     def kill(self) -> None:
-        """Kill it, and wait until its port is free. It is a child of our child process, so only its port shows when it
-        is gone."""
+        """Kill the Java process, and wait until its port is free. The process is a child of our child, so only the port
+        shows when it is gone."""
         super().kill()
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while True:

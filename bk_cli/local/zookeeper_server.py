@@ -96,7 +96,8 @@ class ZooKeeperServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self, data_dir: str | os.PathLike[str], port: int = 0) -> str:
-        """Start it with its data in ``data_dir`` (made if missing) and wait until it serves. Return ``host:port``.
+        """Start the server with its data in ``data_dir`` (made if missing) and wait until it serves. Return
+        ``host:port``.
 
         ``port`` 0 takes a free one. Raises JavaMissingError, InvalidArgumentError (it runs already), PortInUseError,
         MetadataUnavailableError with the end of its log, and what :func:`bk_cli.local.zookeeper_jars.find_jars` raises.
@@ -117,7 +118,7 @@ class ZooKeeperServer:
         raise AssertionError("not reached")
 
     def stop(self) -> None:
-        """End it, and wait until it has ended. Data stays."""
+        """End the server, and wait until it has ended. Its data stays."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -182,7 +183,7 @@ class ZooKeeperServer:
             time.sleep(0.05)
 
     def mode(self) -> str:
-        """Return ``standalone``, ``leader`` or ``follower``, or an empty text while it does not serve."""
+        """Return ``standalone``, ``leader`` or ``follower``, or an empty text while the server does not serve."""
         try:
             with self._connected() as connection:
                 connection.sendall(b"srvr")
@@ -192,7 +193,7 @@ class ZooKeeperServer:
         return next((line[6:].decode() for line in said.splitlines() if line.startswith(b"Mode: ")), "")
 
     def _connected(self) -> socket.socket:
-        """Connect to its port. Raises OSError."""
+        """Connect to the server's port. Raises OSError."""
         plain = socket.create_connection((self.host, self.port), timeout=1)
         if self._tls is None:
             return plain

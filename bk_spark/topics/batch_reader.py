@@ -28,7 +28,7 @@ class TopicReader(DataSourceReader):
         self.columns = columns_of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Look up what there is now, once. Nothing is fenced."""
+        """Plan the read of the topics as they are now, once. Nothing is fenced."""
         return clients.patiently(self.options, self._planned)
 
     def _planned(self, bookkeeper: BookKeeper) -> list[InputPartition]:

@@ -38,7 +38,7 @@ def start_by_time(record: ManagedLedger, from_ms: int) -> MessageId | None:
 
 
 def end_by_time(record: ManagedLedger, before_ms: int) -> MessageId | None:
-    """Return where a read may end that wants messages before a time; None for the end of the topic."""
+    """Return where a read of the messages before a time may end; None for the end of the topic."""
     for ledger, following in zip(record.ledgers, record.ledgers[1:], strict=False):
         if ledger.closed_ms and ledger.closed_ms > before_ms + LATE_MS:
             return MessageId(following.ledger_id, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the ranges of one topic or partition in a micro-batch. All its entries are known to be confirmed, so what the
-metadata store and bookies say now can only be too little, which is an error and never fewer rows."""
+"""Finds the ranges of one topic or partition in a micro-batch. All its entries are known to be confirmed. If the
+metadata store or the bookies show less now, that is an error, and never leads to fewer rows."""
 
 from __future__ import annotations
 

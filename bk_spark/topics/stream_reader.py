@@ -137,7 +137,8 @@ class TopicStreamReader(compat.StreamReaderBase):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _look(self, start: Json) -> Seen:
-        """Return what there is from an offset on: as it was LOOK_S ago, or for a while as it was before trouble."""
+        """Return what can be read from an offset on. The answer may be LOOK_S old, or after trouble as old as the
+        metadata timeout."""
         now, kept = time.monotonic(), self._seen
         settles = self._available_now and self._target is None
         if kept is not None and kept[0] == start and now - kept[1] < LOOK_S and not settles:

@@ -57,7 +57,7 @@ class OpenLog:
 
 
 class Engine(Protocol):
-    """The engine, as a log driver calls it on the loop. ``number`` is that of the log."""
+    """The part of the engine that a log driver calls, on the loop. ``number`` is the log's number."""
 
     def feed(self, event: events.Event) -> None: ...
     def committed(self, number: int, places: Sequence[Place], group_bytes: int) -> None: ...

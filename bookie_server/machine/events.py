@@ -226,7 +226,7 @@ class LedgersDeleted:
 
 @dataclass(frozen=True, slots=True)
 class CopiesUnwanted:
-    """These closed ledgers live on other bookies (S9), so this bookie may drop its copies."""
+    """The records of these closed ledgers name only other bookies (S9), so this bookie may drop its copies."""
 
     ledger_ids: Sequence[LedgerId]
 
