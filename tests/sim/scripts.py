@@ -13,7 +13,14 @@ from dataclasses import replace
 from bk_core import quorum
 from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import FrameKind
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchEntryError, Outcome, WrongPasswordError
+from bk_core.errors import (
+    BookKeeperError,
+    MetadataUnavailableError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    Outcome,
+    WrongPasswordError,
+)
 from bk_core.protocol.recovery import Phase
 from tests.sim.checkers import Violation
 from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, WriterHost
@@ -217,6 +224,20 @@ def bookies_under_another_password() -> None:
     _require(isinstance(writer.error, WrongPasswordError), "L2", f"the writer ended with {writer.error!r}")
 
 
+def deleted_on_the_bookies() -> None:
+    """D18, MUST 11: a ledger that was deleted takes no more entries; what was in flight is in doubt."""
+    world = World("script", quiet())
+    writer = world.writer("w", ENSEMBLE)
+    world.run_for(10)
+    for name in ENSEMBLE:
+        world.bookies[name].back_end.holdings.fold(writer.ledger_id, FrameKind.DELETED)
+        world.bookies[name].kill(in_commit=False)
+        world.restart(name)
+    writer.append(1)
+    world.run_for(3_000)
+    _require(isinstance(writer.error, NoSuchLedgerError), "D18", f"the writer ended with {writer.error!r}")
+
+
 def store_away_for_too_long() -> None:
     """MUST 11: the last call's outcome is not that of what is in flight, nor that of a close before it."""
     world = World("script", quiet(3, 3, 3, spares=1))
@@ -290,6 +311,7 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "replaced bookie misses entries": replaced_bookie_misses_entries,
     "Apache's fences are lost": apaches_fences_are_lost,
     "bookies under another password": bookies_under_another_password,
+    "deleted on the bookies": deleted_on_the_bookies,
     "store away for too long": store_away_for_too_long,
     "close applied and store away": close_applied_and_store_away,
     "no spare where all is confirmed": no_spare_where_all_is_confirmed,
