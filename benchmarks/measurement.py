@@ -31,7 +31,7 @@ class Peer:
     variant: str = ""
     note: str = ""
     kinds: Sequence[str] = ()
-    """The kinds of the processes that work for it, if they are not the usual ones."""
+    """The kinds of the processes that work for the peer, if they are not the usual ones."""
 
     @property
     def label(self) -> str:

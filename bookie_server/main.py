@@ -196,8 +196,8 @@ class Bookie:
         accept_loss: bool = False,
         init_cluster: bool = False,
     ) -> Bookie:
-        """Open, replay, serve, register. Raises as :func:`run`; then nothing is left open, and ``store`` is
-        closed too."""
+        """Open the directories, replay the logs, serve clients, and register. Raises as :func:`run`; then nothing is
+        left open, and ``store`` is closed too."""
         address = await asyncio.to_thread(advertised_address, config)
         if store is None:
             store = await asyncio.to_thread(open_store, config.metadata_service_uri, **config.store_settings())

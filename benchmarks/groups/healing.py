@@ -244,7 +244,7 @@ def _wait_for(is_so: Callable[[], bool], within_s: float) -> float:
 
 
 async def _fill(world: World, uri: str, first: BookieId) -> list[LedgerId]:
-    """Write closed ledgers until enough of them are on the bookie. Return those."""
+    """Write closed ledgers until enough of them are on the bookie. Return the ledgers that are on it."""
     rows = LEDGER_BYTES // ENTRY_BYTES
     lengths = np.full(rows, ENTRY_BYTES, dtype=np.uint32)
     wanted, named, turns = world.scaled(LEDGERS), list[LedgerId](), asyncio.Semaphore(FILL_AT_ONCE)

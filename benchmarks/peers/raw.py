@@ -39,7 +39,7 @@ READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
 """The bytes that one call encrypts. OpenSSL wants what it could not send to be passed again."""
 PATIENCE_S = 60
-"""The time, in seconds, after which a server has lost a request."""
+"""The time, in seconds, after which a request to a server counts as lost."""
 
 Message = list[memoryview]
 

@@ -175,7 +175,7 @@ def _no_entry(part: PartSeen, wanted: MessageId, why: str) -> InvalidArgumentErr
 
 
 async def _placed(bookkeeper: BookKeeper, record: LedgerMetadata, at: EntryPosition) -> Placed:
-    """Return where the entry is. Its bookies are asked all at once."""
+    """Return where the entry is. All its bookies are asked at the same time."""
     await bookkeeper.refresh_bookies()
     fragment = record.fragment_of(at.entry_id)
     members = quorum.write_set(at.entry_id, record.ensemble_size, record.write_quorum_size)
