@@ -257,7 +257,7 @@ def _from_union(writer: Node, reader: Node) -> Convert:
         wrong, total = np.zeros(len(column), dtype=np.bool_), 1
         for tag, (each, values) in enumerate(zip(converts, column.branches, strict=True)):
             if values is None or isinstance(values, Nulls):
-                if each is None or not _takes_null(reader):
+                if each is None:
                     wrong |= column.tag == tag
                 continue
             here = column.tag == tag
@@ -278,10 +278,6 @@ def _from_union(writer: Node, reader: Node) -> Convert:
     return convert
 
 
-def _takes_null(reader: Node) -> bool:
-    return reader.kind == "null" or any(each.kind == "null" for each in reader.branches)
-
-
 def _into_union(writer: Node, reader: Node) -> Convert:
     """Return the conversion into the branch of a union that fits best."""
     for branch in sorted(reader.branches, key=lambda each: _distance(writer, each)):
@@ -294,9 +290,8 @@ def _into_union(writer: Node, reader: Node) -> Convert:
 
 
 def _distance(writer: Node, branch: Node) -> int:
-    """Return how far a branch is from a schema: 0 for the same one, then the same name, the same kind, and others."""
-    if writer == branch:
-        return 0
+    """Return how far a branch is from a schema: the same name is nearest, then the same kind. A union has at most one
+    type of each kind without a name."""
     if writer.kind == branch.kind:
         if writer.name and (writer.name == branch.name or writer.name in branch.aliases):
             return 1

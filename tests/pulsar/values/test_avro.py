@@ -20,7 +20,7 @@ from bk_core.pulsar.values.avro import AvroReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated
 from tests.pulsar.values import avro_oracle as oracle
-from tests.pulsar.values.kit import read, rows
+from tests.pulsar.values.kit import places, read, rows
 
 
 def node(schema: Any) -> avro_schema.Node:
@@ -179,6 +179,23 @@ def test_enums_fields_aliases_and_defaults() -> None:
         record(("a", "long", 1 << 70)),
     ):
         assert rows(reader_of(wrong, empty), [b""], [0]) == ["bad"]
+
+
+def test_which_values_are_bad_does_not_depend_on_the_columns() -> None:
+    old = record(("a", ["null", "int"]), ("b", "int"))
+    new = record(("a", "int"), ("b", "int"), ("c", {"type": "int", "logicalType": "time-millis"}, 0))
+    timed = record(("b", "int"), ("c", "int"))
+    data = [oracle.encoded(old, {"a": None, "b": 1}), oracle.encoded(timed, {"b": 2, "c": -1})]
+    for writer, datum in zip((old, timed), data, strict=True):
+        reader = reader_of(new if writer is old else record(("b", "int"), new_time()), writer)
+        for wanted in (frozenset(reader.columns), frozenset({"b"}), frozenset[str]()):
+            part = reader.read(places([datum], [0]), wanted)
+            assert list(part.problems) == [0]
+            assert set(part.columns) == wanted
+
+
+def new_time() -> tuple[str, Any]:
+    return "c", {"type": "int", "logicalType": "time-millis"}
 
 
 def test_versions_are_mixed_in_any_order() -> None:
