@@ -39,6 +39,7 @@ from bk_core.pulsar.model.message_id import MessageId
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import JavaProgram, Program
 from tests.interop.pulsar import BROKER, Broker, Client, install_client
+from tests.interop.pulsar_schemas import schema_kinds
 from tests.interop.steps import Steps, parser, run
 from tests.kit.pulsar_rows import base64_of, rows_of
 
@@ -408,6 +409,7 @@ def trial(steps: Steps, path: Path, *, apache: bool, golden: Path | None) -> Non
         java_kinds(steps, world)
         states(steps, world)
         explained(steps, world)
+        schema_kinds(steps, world)
         followed(steps, world)
         if golden is not None:
             golden.write_text("".join(json.dumps(each) + "\n" for each in world.golden), encoding="utf-8")

@@ -28,6 +28,7 @@ class Broker:
 
     def __init__(self, uri: str, client: BookKeeper) -> None:
         self._client, self._records = client, dict[str, proto.ManagedLedgerInfo]()
+        self._schemas = dict[str, list[proto.SchemaIndexEntry]]()
         self._zookeeper = KazooClient(uri.removeprefix("zk://").partition("/")[0])
         self._zookeeper.start(10)
 
@@ -60,6 +61,17 @@ class Broker:
         del record.ledgers[0]
         self._publish(name)
         self._client.delete_ledger(gone)
+
+    def schema(self, name: str, definition: Any, kind: int = 5) -> None:
+        """Register the next version of a topic's schema, by default of type AVRO."""
+        versions = self._schemas.setdefault(name, [])
+        info = proto.SchemaInfo(type=kind, schema=json.dumps(definition).encode())
+        with self._client.create_ledger() as written:
+            written.append(proto.SchemaEntry(schema_data=info.SerializeToString(), index=versions).SerializeToString())
+        at = proto.Position(ledger_id=written.ledger_id, entry_id=0)
+        versions.append(proto.SchemaIndexEntry(version=len(versions), position=at))
+        record = proto.SchemaLocator(info=versions[-1], index=versions)
+        self._put(TopicName.parse(name).schema_path, record.SerializeToString())
 
     def close(self) -> None:
         self._zookeeper.stop()
@@ -105,6 +117,112 @@ def test_a_topic_is_a_frame(spark: Any, uri: str, broker: Broker) -> None:
     assert values(load(spark, uri, topicsPattern="fra.*", startingOffsets=json.dumps({"frame": -2}))) != []
     path = spark.read.format("bookkeeper").option("metadataServiceUri", uri)
     assert path.load("persistent://public/default/frame").count() == 4
+
+
+def typed(name: str, kind: str, logical: str) -> dict[str, Any]:
+    return {"name": name, "type": {"type": kind, "logicalType": logical}}
+
+
+def test_values_are_columns_of_the_schema(spark: Any, uri: str, broker: Broker) -> None:
+    fields = [
+        {"name": "id", "type": "long"},
+        {"name": "tags", "type": {"type": "array", "items": ["null", "string"]}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "OLD"]}},
+        {
+            "name": "inner",
+            "type": ["null", {"type": "record", "name": "I", "fields": [typed("at", "long", "timestamp-nanos")]}],
+        },
+        {"name": "either", "type": ["null", "int", "string"]},
+        typed("day", "int", "date"),
+        typed("time", "int", "time-millis"),
+        typed("local", "long", "local-timestamp-micros"),
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}},
+        {"name": "flag", "type": "boolean"},
+        {"name": "ratio", "type": "float"},
+        {"name": "data", "type": "bytes"},
+    ]
+    definition = {"type": "record", "name": "Typed", "fields": fields}
+    broker.schema("typed", {**definition, "fields": fields[:1]})
+    broker.schema(
+        "typed",
+        {
+            **definition,
+            "fields": [
+                fields[0],
+                *({**each, "default": None} if each["name"] in ("inner", "either") else each for each in fields[1:]),
+            ],
+        },
+    )
+    full = (
+        b"\x0e"
+        + b"\x04\x00\x02\x02x\x00"
+        + b"\x02\x02k\x06\x00"
+        + b"\x02"
+        + b"\x02\xf0\x2e"
+        + b"\x04\x02y"
+        + b"\x02"
+        + b"\x04"
+        + b"\x06"
+        + b"\x02\x7b"
+        + b"\x01"
+        + b"\x00\x00\x00\x3f"
+        + b"\x02\xff"
+    )
+    written = broker.ledger(
+        "typed", kit.entry(full, schema_version=bytes(7) + b"\x01"), kit.entry(null_value=True, partition_key=b"k")
+    )
+    frame = load(spark, uri, topic="typed", topicSchema="latest")
+    first, second = frame.select(*(each["name"] for each in fields), "__key").collect()
+    row = first.asDict(recursive=True)
+    assert (row["id"], row["tags"], row["counts"], row["state"], row["time"]) == (7, [None, "x"], {"k": 3}, "OLD", 2)
+    assert (row["either"], str(row["price"]), row["flag"], row["ratio"]) == (
+        {"member0": None, "member1": "y"},
+        "1.23",
+        True,
+        0.5,
+    )
+    assert (bytes(row["data"]), str(row["day"]), str(row["local"])) == (
+        b"\xff",
+        "1970-01-02",
+        "1970-01-01 00:00:00.000003",
+    )
+    assert round(row["inner"]["at"].timestamp() * 1_000_000) == 3
+    assert [second[name] for name in frame.columns[: len(fields)]] == [None] * len(fields)
+    assert bytes(second["__key"]) == b"k"
+    assert frame.where("counts['k'] = 3 and either.member1 = 'y'").count() == 1
+    chosen = spark.read.format("bookkeeper").options(metadataServiceUri=uri, topic="typed", topicSchema="latest")
+    assert chosen.schema("price DECIMAL(5,2)").load().columns == ["price"]
+    assert [row["id"] for row in load(spark, uri, topic="typed", topicSchema="0").collect()] == [7, None]
+    broker.append(written, kit.entry(b"no datum"))
+    assert "BK_MESSAGE_SCHEMA" in failure(load(spark, uri, topic="typed", topicSchema="latest").collect)
+    assert load(spark, uri, topic="typed", topicSchema="latest", corruptEntries="skip").count() == 2
+    broker.ledger("untyped", *plain(b"a"))
+    assert "BK_NO_SCHEMA" in failure(lambda: load(spark, uri, topic="untyped", topicSchema="latest"))
+
+
+def test_a_stream_keeps_its_columns_over_a_new_version_and_a_restart(
+    spark: Any, uri: str, broker: Broker, tmp_path: Path
+) -> None:
+    fields = [{"name": "id", "type": "int"}, {"name": "more", "type": "string", "default": "-"}]
+    both = [{"type": "record", "name": "R", "fields": fields[:count]} for count in (1, 2)]
+    broker.schema("changing", both[0])
+    written = broker.ledger("changing", kit.entry(b"\x02", schema_version=bytes(8)))
+    found = list[int]()
+
+    def run(**options: Any) -> None:
+        given = {"metadataServiceUri": uri, "topic": "changing", "startingOffsets": "earliest", **options}
+        source = spark.readStream.format("bookkeeper").options(**{"topicSchema": "latest", **given}).load()
+        writer = source.writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        query = writer.foreachBatch(lambda frame, _: found.extend(row["id"] for row in frame.collect())).start()
+        assert query.awaitTermination(60)
+
+    run()
+    broker.schema("changing", both[1])
+    broker.append(written, kit.entry(b"\x04\x02x", schema_version=bytes(7) + b"\x01"))
+    assert "topicSchema=0" in failure(run)
+    run(topicSchema="0")
+    assert found == [1, 2]
 
 
 def test_what_cannot_be_is_refused_on_the_driver(spark: Any, uri: str, broker: Broker) -> None:
