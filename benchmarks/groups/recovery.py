@@ -19,8 +19,8 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType, LedgerId
+from bk_core.protocol.ends.lac import verified_lac
 from bk_core.protocol.events import LacAnswered
-from bk_core.protocol.lac import verified_lac
 
 ENTRIES, ENTRY_BYTES = 100_000, 100
 DURABLE_S = 30.0

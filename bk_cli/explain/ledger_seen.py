@@ -33,8 +33,8 @@ from bk_core.model import (
     LedgerId,
     LedgerMetadata,
 )
+from bk_core.protocol.ends.lac import verified_lac
 from bk_core.protocol.events import LacAnswered
-from bk_core.protocol.lac import verified_lac
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError

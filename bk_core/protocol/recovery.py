@@ -35,7 +35,7 @@ from bk_core.placement import RandomSource
 from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
 from bk_core.protocol.config import RecoveryConfig
-from bk_core.protocol.lac import LacQuery
+from bk_core.protocol.ends.lac import LacQuery
 from bk_core.protocol.refusals import unknown_error
 from bk_core.protocol.replication.copies import last_of
 from bk_core.protocol.write_back import WriteBack, WriteBackEffect

@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="lag-refresh-takes-any-record",
-        path="bk_core/protocol/follower.py",
+        path="bk_core/protocol/ends/follower.py",
         old="[ev.ReadMetadata(fresh=bool(self._callers))]",
         new="[ev.ReadMetadata()]",
         tests=(f"{_CLIENT}::test_who_asks_how_far_a_ledger_is_confirmed_hears_that_it_was_closed",),

@@ -14,7 +14,7 @@ from bk_core.entries.frame import encode_frame, encode_record, parse_header
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bk_core.protocol import events as ev
-from bk_core.protocol.lac import verified_lac
+from bk_core.protocol.ends.lac import verified_lac
 from tests.protocol.kit import LEDGER
 
 MAC = Digester(DigestType.MAC, b"secret", LEDGER)

@@ -17,8 +17,8 @@ from bk_core.errors import (
 )
 from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.follower import LedgerFollower
-from bk_core.protocol.lac import QuorumLacRead
+from bk_core.protocol.ends.follower import LedgerFollower
+from bk_core.protocol.ends.lac import QuorumLacRead
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
 from tests.kit.snapshot import copied, fingerprint_of

@@ -11,7 +11,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
 from bk_core.model import ENTRY_ID_MAX, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.quorum_end import ANSWERS_MAX, EndPhase, QuorumEnd
+from bk_core.protocol.ends.quorum_end import ANSWERS_MAX, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, EntryRange
 from tests.protocol.kit import LEDGER, digester, metadata
 

@@ -13,7 +13,7 @@ from bk_core.entries.frame import encode_frame
 from bk_core.errors import MetadataUnavailableError
 from bk_core.model import Fragment, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.quorum_end import EndEffect, EndEvent, EndPhase, QuorumEnd
+from bk_core.protocol.ends.quorum_end import EndEffect, EndEvent, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.transitions import as_table, members, sweep
 from tests.protocol.kit import LEDGER, digester, metadata

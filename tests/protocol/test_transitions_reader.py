@@ -17,7 +17,7 @@ from bk_core.entries.frame import encode_frame
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.follower import FollowEffect, FollowEvent, LedgerFollower
+from bk_core.protocol.ends.follower import FollowEffect, FollowEvent, LedgerFollower
 from bk_core.protocol.reader import PASSES, RangeRead, ReadEffect, ReadEvent
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.kit.transitions import as_table, members, sweep

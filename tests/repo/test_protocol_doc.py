@@ -23,12 +23,13 @@ import pytest
 
 import bk_core.logs.machines
 import bk_core.protocol
+import bk_core.protocol.ends
 from bk_core import quorum
 from bk_core.logs.machines import ask, leadership, leadership_events
 from bk_core.protocol import events
 from bk_core.protocol.delivery import LaneState
-from bk_core.protocol.follower import FollowEffect, FollowEvent
-from bk_core.protocol.quorum_end import EndEffect, EndEvent, EndPhase
+from bk_core.protocol.ends.follower import FollowEffect, FollowEvent
+from bk_core.protocol.ends.quorum_end import EndEffect, EndEvent, EndPhase
 from bk_core.protocol.reader import ReadEffect, ReadEvent
 from bk_core.protocol.recovery import Phase, RecoveryEffect, RecoveryEvent
 from bk_core.protocol.writer import WriterEffect, WriterEvent, WriterState
@@ -178,7 +179,7 @@ def enums_of(package: ModuleType) -> list[type[enum.Enum]]:
     return list(found.values())
 
 
-STATES = [*enums_of(bk_core.protocol), *enums_of(bk_core.logs.machines)]
+STATES = [*enums_of(bk_core.protocol), *enums_of(bk_core.protocol.ends), *enums_of(bk_core.logs.machines)]
 SECTIONS = {
     WriterState: "Writer",
     LaneState: "Lane",

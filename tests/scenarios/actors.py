@@ -14,7 +14,7 @@ from bk_core.errors import BookKeeperError
 from bk_core.model import LedgerId
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
-from bk_core.protocol.follower import LedgerFollower
+from bk_core.protocol.ends.follower import LedgerFollower
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery
 from bk_core.protocol.writer import LedgerWrite, WriterState

@@ -19,7 +19,7 @@ from bk_core.errors import BookKeeperError, NoSuchEntryError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerState
 from bk_core.protocol import events as pe
 from bk_core.protocol.config import WriterConfig
-from bk_core.protocol.quorum_end import EndPhase, QuorumEnd
+from bk_core.protocol.ends.quorum_end import EndPhase, QuorumEnd
 from tests.sim.bookie import MemoryBackEnd
 from tests.sim.clients import RECOVERY, RecoveryHost, WriterHost
 from tests.sim.frames import contents

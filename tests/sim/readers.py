@@ -10,7 +10,7 @@ from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
-from bk_core.protocol.follower import LedgerFollower
+from bk_core.protocol.ends.follower import LedgerFollower
 from bk_core.protocol.reader import RangeRead
 from bookie_server.machine import events as ev
 from tests.sim.host import PASSWORD, Host

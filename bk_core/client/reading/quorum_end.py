@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives :class:`~bk_core.protocol.quorum_end.QuorumEnd` over transport and store. Never fences."""
+"""Drives :class:`~bk_core.protocol.ends.quorum_end.QuorumEnd` over transport and store. Never fences."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from bk_core.client.running.driver import MetadataAdapter, Work
 from bk_core.entries.digest import Digester
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import EntryId
+from bk_core.protocol.ends.quorum_end import QuorumEnd
 from bk_core.protocol.events import Fail, FinishEnd
-from bk_core.protocol.quorum_end import QuorumEnd
 from bk_core.transport.port import Transport
 
 

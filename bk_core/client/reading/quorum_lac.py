@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives the quorum LAC read and :class:`~bk_core.protocol.follower.LedgerFollower` over transport and store. Never
-fences."""
+"""Drives the quorum LAC read and :class:`~bk_core.protocol.ends.follower.LedgerFollower` over transport and store.
+Never fences."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from bk_core.errors import BookieUnreachableError, BookKeeperError, MetadataUnav
 from bk_core.metadata.port import CancelWatch, MetadataStore
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.follower import LedgerFollower
-from bk_core.protocol.lac import QuorumLacRead
+from bk_core.protocol.ends.follower import LedgerFollower
+from bk_core.protocol.ends.lac import QuorumLacRead
 from bk_core.transport.port import RefusedError, Transport
 from bk_core.wire.lane.evidence import LacEvidence
 from bk_core.wire.lane.reasons import Reason

@@ -19,12 +19,12 @@ from bk_core.entries.frame import decode_frame
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.model import NO_ENTRY, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol import lac
 from bk_core.protocol.answers import Answer, Window
 from bk_core.protocol.delivery import Delivery
-from bk_core.protocol.follower import LedgerFollower
+from bk_core.protocol.ends import lac
+from bk_core.protocol.ends.follower import LedgerFollower
+from bk_core.protocol.ends.lac import LacQuery
 from bk_core.protocol.keeper import SessionKeeper
-from bk_core.protocol.lac import LacQuery
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack

@@ -14,7 +14,7 @@ import numpy as np
 from bk_core.errors import IntegrityError
 from bk_core.protocol import events as ev
 from bk_core.protocol.answers import Window
-from bk_core.protocol.quorum_end import EndPhase, QuorumEnd
+from bk_core.protocol.ends.quorum_end import EndPhase, QuorumEnd
 from tests.sim import quorum_end as profile
 from tests.sim.mutants.exhaustive import patched
 

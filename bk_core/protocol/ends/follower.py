@@ -16,7 +16,7 @@ from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError, IntegrityError, NoSuchLedgerError
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.lac import QuorumLacRead, verified_lac
+from bk_core.protocol.ends.lac import QuorumLacRead, verified_lac
 
 _Record: TypeAlias = ev.MetadataWatched | ev.MetadataChanged | ev.MetadataRead | ev.MetadataCallFailed
 FollowEvent: TypeAlias = _Record | ev.LacEvent | ev.RefreshLac | ev.TimerFired
