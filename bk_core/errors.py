@@ -412,9 +412,28 @@ class NoSchemaError(TopicError):
 
 
 class LedgerOffloadedError(TopicError):
-    """A ledger of the topic was moved to other storage, and the bookies have no copy."""
+    """A ledger of the topic was moved to storage that this version or this read cannot use, and the bookies have no
+    copy."""
 
     code = "BK_LEDGER_OFFLOADED"
+
+
+class OffloadUnavailableError(TopicError):
+    """The storage of an offloaded ledger did not answer in time, or refused the request."""
+
+    code = "BK_OFFLOAD_UNAVAILABLE"
+
+
+class OffloadMissingError(TopicError):
+    """The storage of an offloaded ledger does not have an object that the topic's record names."""
+
+    code = "BK_OFFLOAD_MISSING"
+
+
+class CorruptOffloadError(TopicError):
+    """An object of an offloaded ledger is cut off, or its bytes are not what an offloader writes."""
+
+    code = "BK_OFFLOAD_CORRUPT"
 
 
 class CorruptMessageError(TopicError):

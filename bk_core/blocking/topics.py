@@ -90,9 +90,10 @@ class Topic(BlockHandle[topic.Topic]):
         encrypted bytes of messages for which no private key is given.
 
         Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
-        start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
-        MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError, which name the entry;
-        NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
+        start was trimmed; LedgerOffloadedError if a ledger is only in storage that this version or ``access`` cannot
+        read; OffloadUnavailableError, OffloadMissingError and CorruptOffloadError, which name the object;
+        CorruptMessageError, MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError,
+        which name the entry; NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
         """
         return self._thread.call(
             self._inner.to_arrow(

@@ -18,11 +18,13 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
+from bk_core.pulsar.offloaded.access import BY_THE_RECORD, OffloadStorage
+from bk_core.pulsar.offloaded.source import OffloadedReads
 from bk_core.pulsar.planning import PASSWORD, PartitionPlanner
 from bk_core.pulsar.settled_end import SettledEnd
 
 if TYPE_CHECKING:
-    from bk_core.pulsar.reading import PartitionReading
+    from bk_core.pulsar.reading import LedgerReads, Moved, PartitionReading
 
 QuorumUse: TypeAlias = Literal["settle", "follow", "ignore"]
 """The use of ``quorum_settle_ms``: for a read, which settles before it plans; for a tail or stream, which looks for the
@@ -42,6 +44,8 @@ class PulsarAccess:
     With ``quorum_settle_ms``, reads also show entries above the LAC of an open ledger that an ack quorum of bookies
     returns twice, so many milliseconds apart (``readMode=quorum``). Such an entry may vanish if the broker was paused
     for longer; docs/pulsar.md says who should not use it.
+
+    ``offload`` says how ledgers in object storage are read.
     """
 
     metadata_uri: str = ""
@@ -51,6 +55,7 @@ class PulsarAccess:
     password: bytes = field(default=PASSWORD, repr=False)
     quorum_settle_ms: float | None = None
     private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
+    offload: OffloadStorage = BY_THE_RECORD
 
 
 class PulsarCluster:
@@ -62,7 +67,7 @@ class PulsarCluster:
         if settle_ms is not None and settle_ms < 0:
             raise InvalidArgumentError("quorum_settle_ms must be at least 0", value=f"quorum_settle_ms={settle_ms:g}")
         self.bookkeeper, self._access = bookkeeper, access
-        self._broker = _broker(access)
+        self._broker, self._offloaded = _broker(access), OffloadedReads(access.offload)
         self._own_store: MetadataStore | None = None
         self._nodes: PulsarNodes | None = None
         self._with_transactions = set[tuple[str, str]]()  # namespaces; one that has had transactions stays here
@@ -101,6 +106,7 @@ class PulsarCluster:
             broker=self._broker if asks_broker else None,
             broker_may_fail=broker_may_fail,
             settled=SettledEnd(settle_ms, follows=quorum == "follow") if settles and settle_ms is not None else None,
+            storage=self._access.offload,
         )
 
     @property
@@ -125,13 +131,20 @@ class PulsarCluster:
         """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
         no rows, so it needs no entries before its ranges."""
         from bk_core.pulsar.messages.rows import schema_of
-        from bk_core.pulsar.reading import LedgerReads, PartitionReading, ReadOptions
+        from bk_core.pulsar.reading import PartitionReading, ReadOptions
 
-        reads, options = LedgerReads(self.bookkeeper, self._access.password), ReadOptions(schema_of(None))
-        return PartitionReading(topic, reads, options, _no_history)
+        return PartitionReading(topic, self.reads(), ReadOptions(schema_of(None)), _no_history)
+
+    def reads(self, moved: Moved | None = None) -> LedgerReads:
+        """Return what reads ranges of ledgers, from bookies and from object storage. ``moved`` looks for the copy of a
+        ledger that the bookies have deleted since it was planned (:meth:`PartitionPlanner.moved`)."""
+        from bk_core.pulsar.reading import LedgerReads
+
+        return LedgerReads(self.bookkeeper, self._access.password, self._offloaded, moved)
 
     async def close(self) -> None:
         """End the session with Pulsar's own metadata store, if it has one."""
+        self._offloaded.close()
         store, self._own_store, self._nodes = self._own_store, None, None
         if store is not None:
             await asyncio.to_thread(store.close)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bk_core.client.bookkeeper import BookKeeper
@@ -22,13 +22,14 @@ from bk_core.errors import (
     NoSuchLedgerError,
     NoSuchTopicError,
 )
-from bk_core.model import EntryId, LedgerMetadata
+from bk_core.model import EntryId, LedgerMetadata, LedgerState
 from bk_core.pulsar.broker import BrokerAdmin
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.nodes import PulsarNodes
+from bk_core.pulsar.offloaded.access import BY_THE_RECORD, OffloadStorage
 from bk_core.pulsar.settled_end import SettledEnd
 
 logger = logging.getLogger("bk_core.pulsar")
@@ -67,8 +68,9 @@ class PartitionPlanner:
         broker: BrokerAdmin | None = None,
         broker_may_fail: bool = False,
         settled: SettledEnd | None = None,
+        storage: OffloadStorage = BY_THE_RECORD,
     ) -> None:
-        self.topic, self.password, self._settled = topic, password, settled
+        self.topic, self.password, self._settled, self._storage = topic, password, settled, storage
         self._bookkeeper, self._nodes, self._broker = bookkeeper, nodes, broker
         self._broker_may_fail, self._broker_is_away = broker_may_fail, False
         self._closed: dict[int, LedgerMetadata] = {}
@@ -142,22 +144,23 @@ class PartitionPlanner:
                 last = min(last, last_entry.entry_id)
             if first > last:
                 continue
-            self._check_not_offloaded(each)
+            self._check_readable(each)
             size = _bytes_of(each, metadata, record.ledgers, last + 1)
-            whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size)
+            copy = each.copy if self._storage.reads_copy(each) else None
+            whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy)
             found.append(whole.part(first, last))
         return found
 
     async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
         """Return the ranges before ``start`` in which a reader looks for chunks, in order: those of at most
-        LOOK_BACK_RANGES ledgers, about ``bytes_max`` bytes. A ledger that is only in other storage, and all ledgers
-        before it, are left out. Raises NoSuchLedgerError if a ledger was deleted."""
+        LOOK_BACK_RANGES ledgers, about ``bytes_max`` bytes. A ledger that is only in storage that cannot be read,
+        and all ledgers before it, are left out. Raises NoSuchLedgerError if a ledger was deleted."""
         return await self._with_record(lambda record: self._history(record, start, bytes_max))
 
     async def _history(self, record: ManagedLedger, start: EntryPosition, bytes_max: int) -> list[TopicRange]:
         near, size = list[TopicLedger](), 0
         for each in reversed(record.ledgers):
-            if not each.is_in_bookies or size >= bytes_max or len(near) == LOOK_BACK_RANGES:
+            if self._unreadable(each) or size >= bytes_max or len(near) == LOOK_BACK_RANGES:
                 break
             if each.ledger_id <= start.ledger_id:
                 near.insert(0, each)
@@ -170,7 +173,8 @@ class PartitionPlanner:
                 last = min(last, start.entry_id - 1)
             if last >= 0:
                 size = _bytes_of(each, metadata, record.ledgers, last + 1)
-                found.append(TopicRange(self.topic, each.ledger_id, metadata, 0, last, size))
+                copy = each.copy if self._storage.reads_copy(each) else None
+                found.append(TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy))
         return found
 
     async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> int:
@@ -251,8 +255,9 @@ class PartitionPlanner:
             known = self._closed.get(ledger.ledger_id) or self._earlier.get(ledger.ledger_id)
             if known is not None:
                 return known
-            if not ledger.is_in_bookies:
-                self._check_not_offloaded(ledger)
+            self._check_readable(ledger)
+            if self._storage.reads_copy(ledger):
+                return _record_of_copy(ledger)
             async with gate:
                 found = (await self._bookkeeper.read_metadata(ledger.ledger_id)).value
             self._bookkeeper.digester_of(ledger.ledger_id, found, self.password, None)
@@ -314,11 +319,27 @@ class PartitionPlanner:
                 remedy="start at that position, or give no start",
             )
 
-    def _check_not_offloaded(self, ledger: TopicLedger) -> None:
-        if not ledger.is_in_bookies:
+    async def moved(self, wanted: TopicRange) -> TopicRange | None:
+        """Return a range whose ledger the bookies do not have any more as a range of the ledger's copy in other
+        storage, or None if the topic's record names none that can be read."""
+        await asyncio.to_thread(self._nodes.sync)
+        record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic) or ManagedLedger(())
+        for each in record.ledgers:
+            if each.ledger_id == wanted.ledger_id and each.copy is not None and not self._unreadable(each):
+                return replace(wanted, copy=each.copy)
+        return None
+
+    def _unreadable(self, ledger: TopicLedger) -> str | None:
+        """Return why no copy of a ledger can be read, or None if there is one."""
+        if ledger.is_in_bookies or ledger.copy is None:
+            return None
+        return self._storage.problem(ledger.copy)
+
+    def _check_readable(self, ledger: TopicLedger) -> None:
+        if (why := self._unreadable(ledger)) is not None:
             raise LedgerOffloadedError(
-                f"ledger {ledger.ledger_id} of {self.topic} is no longer in the bookies",
-                value=f"it was offloaded by {ledger.offloaded_by}",
+                f"ledger {ledger.ledger_id} of {self.topic} is not in the bookies any more",
+                value=f"it was offloaded by {ledger.offloaded_by}: {why}",
                 remedy="start at a later position, or read with Pulsar's own client",
             )
 
@@ -345,6 +366,20 @@ async def settle(planners: Sequence[PartitionPlanner], bounds: Sequence[Bounds] 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _record_of_copy(ledger: TopicLedger) -> LedgerMetadata:
+    """Return what the topic's record says of an offloaded ledger. Its own record may be deleted."""
+    assert ledger.copy is not None
+    return LedgerMetadata(
+        ensemble_size=1,
+        write_quorum_size=1,
+        ack_quorum_size=1,
+        fragments=(),
+        state=LedgerState.CLOSED,
+        last_entry_id=ledger.copy.last_entry,
+        length=max(0, ledger.bytes),
+    )
 
 
 def _closed_of(ledgers: Sequence[TopicLedger], records: Sequence[LedgerMetadata]) -> dict[int, LedgerMetadata]:

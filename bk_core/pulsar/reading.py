@@ -19,7 +19,7 @@ from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
 from bk_core.pulsar.gathering import Received, gathered
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.heads import Heads, read_heads
@@ -30,6 +30,8 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds, TopicRange, clipped
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import Transactions, TxnId
+from bk_core.pulsar.offloaded.access import BY_THE_RECORD
+from bk_core.pulsar.offloaded.source import OffloadedReads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +44,12 @@ History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 _Lack: TypeAlias = LookBack | frozenset[int]
 """Something that rows of some entries need first: chunks, or versions of the schema."""
 Isolation = Literal["read_committed", "read_uncommitted"]
+Moved: TypeAlias = Callable[[TopicRange], Awaitable[TopicRange | None]]
+"""A function that returns a range as a range of the ledger's copy in other storage, or None if there is none."""
 PIECE_BYTES = 4 << 20
+COPY_PIECE_BYTES = 32 << 20
+"""How much of a copy is looked through at once for chunks. A piece is read from the begin of its block on, which is
+64 MiB long by Pulsar's default."""
 AHEAD_BYTES = 16 << 20
 SCAN_AHEAD_BYTES = 8 << 20
 
@@ -80,14 +87,40 @@ class _SharedReader:
 
 
 class LedgerReads:
-    """Reads ranges of ledgers. Reads of one ledger at the same time share a reader."""
+    """Reads ranges of ledgers, from bookies or from copies in other storage. Reads of one ledger at the same time share
+    a reader. A ledger that bookies deleted after it was planned is read from its copy, if ``moved`` finds one."""
 
-    def __init__(self, bookkeeper: BookKeeper, password: bytes) -> None:
+    def __init__(
+        self,
+        bookkeeper: BookKeeper,
+        password: bytes,
+        offloaded: OffloadedReads | None = None,
+        moved: Moved | None = None,
+    ) -> None:
         self._bookkeeper, self._password = bookkeeper, password
+        self._offloaded, self._moved = offloaded or OffloadedReads(BY_THE_RECORD), moved
         self._readers: dict[int, _SharedReader] = {}
 
     async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
         """Yield the entries of a range. Never fences."""
+        position = wanted.first
+        if wanted.copy is None:
+            try:
+                async with aclosing(self._from_bookies(wanted)) as batches:
+                    async for batch in batches:
+                        yield batch
+                        position = batch.last_entry_id + 1
+                return
+            except (NoSuchLedgerError, NoSuchEntryError):
+                moved = await self._moved(wanted) if self._moved is not None else None
+                if moved is None:
+                    raise
+                wanted = moved.part(position, moved.last)
+        async with aclosing(self._offloaded.read(wanted)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _from_bookies(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
         async with self._reader(wanted.ledger_id) as reader:
             # The plan says that all these entries are confirmed, but the LAC that bookies return now may be lower.
             beyond = not reader.is_closed and wanted.last > reader.last_add_confirmed
@@ -115,7 +148,10 @@ class LedgerReads:
         return gathered(self._ahead(ranges, bytes_max))
 
     async def _ahead(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
-        pieces = [piece for each in ranges for piece in each.pieces(PIECE_BYTES)]
+        # A copy is read without a break: each piece of it would begin with the begin of its block.
+        pieces = [
+            piece for each in ranges for piece in ((each,) if each.copy is not None else each.pieces(PIECE_BYTES))
+        ]
         async with aclosing(read_ahead(pieces, self.read, bytes_max=bytes_max)) as lists:
             async for found in lists:
                 for number, batch in found:
@@ -193,7 +229,11 @@ class PartitionReading:
     async def _look_back(self, wanted: LookBack) -> None:
         """Look for chunks in the entries before the start of the read, going backwards."""
         assert self._first is not None
-        pieces = [piece for each in await self._history(self._first) for piece in each.pieces(PIECE_BYTES)]
+        pieces = [
+            piece
+            for each in await self._history(self._first)
+            for piece in each.pieces(PIECE_BYTES if each.copy is None else COPY_PIECE_BYTES)
+        ]
         for piece in reversed(pieces):
             batches = [batch async for batch in self._reads.read(piece)]
             heads = await asyncio.to_thread(list, map(self._maker.heads, batches))

@@ -178,9 +178,10 @@ class Topic:
         encrypted bytes of messages for which no private key is given.
 
         Raises NoSuchTopicError; InvalidArgumentError for an impossible position or column; NoSuchEntryError if the
-        start was trimmed; LedgerOffloadedError if a ledger is only in other storage; CorruptMessageError,
-        MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError, which name the entry;
-        NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
+        start was trimmed; LedgerOffloadedError if a ledger is only in storage that this version or ``access`` cannot
+        read; OffloadUnavailableError, OffloadMissingError and CorruptOffloadError, which name the object;
+        CorruptMessageError, MessageChecksumError, MessageSchemaError, UnsupportedTopicError and MessageEncryptedError,
+        which name the entry; NoSchemaError for a topic without a schema; and the errors of :meth:`LedgerReader.read`.
         """
         wanted = GivenBounds(start, end, after, published_from, compacted)
         rows = self._rows(columns, isolation, corrupt, encrypted, topic_schema)
@@ -323,10 +324,9 @@ class Topic:
     # --- inside ------------------------------------------------------------------------------------------------------
 
     def _reading(self, planner: PartitionPlanner, options: ReadOptions) -> PartitionReading:
-        from bk_core.pulsar.reading import LedgerReads, PartitionReading
+        from bk_core.pulsar.reading import PartitionReading
 
-        reads = LedgerReads(self._bookkeeper, self._access.password)
-        return PartitionReading(planner.topic, reads, options, planner.history)
+        return PartitionReading(planner.topic, self._cluster.reads(planner.moved), options, planner.history)
 
     def _rows(
         self,

@@ -171,6 +171,23 @@ class BkOptions:
                 "pulsarPrivateKeys.path", OptionKind.SECRET_PATH, _READS, aliases=("pulsarPrivateKeysPath",)
             ),
             OptionDefinition(
+                "offloadedReadPriority",
+                OptionKind.CHOICE,
+                _READS,
+                default="tiered-storage-first",
+                choices=("tiered-storage-first", "bookkeeper-first"),
+                kept=True,
+            ),
+            OptionDefinition("pulsarOffload.uri", OptionKind.TEXT, _READS, aliases=("pulsarOffloadUri",)),
+            OptionDefinition("pulsarOffload.endpoint", OptionKind.TEXT, _READS, aliases=("pulsarOffloadEndpoint",)),
+            OptionDefinition("pulsarOffload.region", OptionKind.TEXT, _READS, aliases=("pulsarOffloadRegion",)),
+            OptionDefinition(
+                "pulsarOffload.credentials.path",
+                OptionKind.SECRET_PATH,
+                _READS,
+                aliases=("pulsarOffloadCredentialsPath",),
+            ),
+            OptionDefinition(
                 "encryptedMessages", OptionKind.CHOICE, _READS, default="fail", choices=("fail", "raw"), kept=True
             ),
             OptionDefinition(

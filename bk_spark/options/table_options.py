@@ -42,10 +42,17 @@ REFUSED: Mapping[str, str] = {
 the names of a secret's file or variable. If a table held such a name, its maker would choose which file of a reading
 user is sent to which cluster."""
 
-OF_WHO_READS = ("token.path", "zookeeper.auth.path", "pulsarAdmin.token.path")
+OF_WHO_READS = (
+    "token.path",
+    "zookeeper.auth.path",
+    "pulsarAdmin.token.path",
+    "pulsarOffload.uri",
+    "pulsarOffload.endpoint",
+    "pulsarOffload.region",
+)
 """Read options that CREATE TABLE accepts and the table does not keep; every read gives its own. The client sends the
 contents of these files to the cluster. If a table kept the names, all its readers would send their files to a cluster
-that the table's maker chose."""
+that the table's maker chose. An address of object storage likewise gets requests with the reader's credentials."""
 
 _SPELLED = {normalise(name): d.name for d in OPTIONS for name in (d.name, *d.aliases)} | {"path": "path"}
 _MADE_BY_SPARK = "provider"  # Spark adds this key to the options when it creates a table, and only then

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.message_id import MessageId
     from bk_core.pulsar.model.topic_name import TopicName
+    from bk_core.pulsar.offloaded.access import OffloadStorage
 
 TOPIC_ONLY = (
     "pulsarMetadataUri",
@@ -30,6 +31,11 @@ TOPIC_ONLY = (
     "pulsarAdmin.token.path",
     "pulsarAdmin.ca.path",
     "pulsarPrivateKeys.path",
+    "offloadedReadPriority",
+    "pulsarOffload.uri",
+    "pulsarOffload.endpoint",
+    "pulsarOffload.region",
+    "pulsarOffload.credentials.path",
     "encryptedMessages",
     "isolation",
     "topicSchema",
@@ -98,6 +104,7 @@ class TopicOptions:
     ca_path: str = ""
     quorum_settle_ms: int | None = None
     private_keys: Mapping[str, bytes] | None = field(default=None, repr=False)
+    offload: OffloadStorage | None = None
     encrypted: Literal["fail", "raw"] = "fail"
     corrupt: Literal["fail", "skip"] = "fail"
     isolation: Isolation = "read_committed"
@@ -122,6 +129,7 @@ class TopicOptions:
     def access(self, password: bytes) -> PulsarAccess:
         """Return these options for the client."""
         from bk_core.pulsar.cluster import PulsarAccess
+        from bk_core.pulsar.offloaded.access import BY_THE_RECORD
 
         return PulsarAccess(
             metadata_uri=self.metadata_uri,
@@ -129,6 +137,7 @@ class TopicOptions:
             token_path=self.token_path,
             ca_path=self.ca_path,
             password=password,
+            offload=self.offload or BY_THE_RECORD,
             quorum_settle_ms=self.quorum_settle_ms,
         )
 
@@ -177,6 +186,7 @@ def topic_options(
         ca_path=values["pulsarAdmin.ca.path"] or "",
         quorum_settle_ms=values["quorumSettleMs"] if values["readMode"] == "quorum" else None,
         private_keys=_private_keys(values["pulsarPrivateKeys.path"]),
+        offload=_offload(values),
         encrypted=values["encryptedMessages"],
         corrupt=values["corruptEntries"],
         isolation=values["isolation"],
@@ -295,6 +305,23 @@ def _subscription(text: str | None) -> str | None:
     if text is not None and not text.strip():
         raise bad_value("subscription", text, "the name of a subscription")
     return text
+
+
+def _offload(values: Mapping[str, Any]) -> OffloadStorage:
+    """Return how offloaded ledgers are read. The file of credentials is read here, on the driver."""
+    from bk_core.pulsar.offloaded.access import OffloadStorage
+
+    given = OffloadStorage(
+        read_priority=values["offloadedReadPriority"],
+        uri=values["pulsarOffload.uri"] or "",
+        endpoint=values["pulsarOffload.endpoint"] or "",
+        region=values["pulsarOffload.region"] or "",
+    )
+    path = values["pulsarOffload.credentials.path"]
+    if not path:
+        return given
+    option = "option pulsarOffload.credentials.path"
+    return given.with_credentials(secret_of_file(path, option).decode("utf-8", "replace"), f"the file of {option}")
 
 
 def _private_keys(text: str | None) -> dict[str, bytes] | None:

@@ -71,7 +71,7 @@ class LedgerRange:
     """Entries ``first`` to ``last`` of a ledger, both inclusive. ``log`` names the log they were found in and
     ``offset`` is the log offset of ``first``; both are None for a bare ledger. ``bytes`` are payload bytes, estimated.
     ``created_ms`` is when the ledger was made, if known; ``closed`` whether it was closed at the time of planning.
-    ``layout`` is None only if the entries are not to be read."""
+    ``layout`` is None only if the entries are not to be read from bookies."""
 
     ledger_id: LedgerId
     first: EntryId

@@ -6,14 +6,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
 from bk_core.columns.row_origins import LedgerAt, Rows
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import NoSuchEntryError, NoSuchLedgerError
+from bk_core.errors import NoSuchEntryError, NoSuchLedgerError, OffloadMissingError
 from bk_core.observe import traces
 from bk_core.pulsar.gathering import joined as joined_entries
 from bk_core.pulsar.messages.decoder import DecodeOptions
@@ -22,12 +24,15 @@ from bk_core.pulsar.messages.heads import Heads
 from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, committed, without
 from bk_core.pulsar.messages.rows import schema_of
 from bk_core.pulsar.messages.scan import Mask
+from bk_core.pulsar.offloaded.access import OffloadStorage
+from bk_core.pulsar.offloaded.source import CopyRange, OffloadedReads
+from bk_core.pulsar.reading import COPY_PIECE_BYTES
 from bk_core.pulsar.values.topic_values import TopicValues
 from bk_spark.codecs.read_columns import ReadColumns
 from bk_spark.options.options import BkOptions
 from bk_spark.options.topic_options import TopicOptions
 from bk_spark.plan.packing import LedgerRange
-from bk_spark.read.ledger_reader import begin_task, joined, planned_entries, wanted_range
+from bk_spark.read.ledger_reader import Progress, begin_task, joined, planned_entries, wanted_range
 from bk_spark.topics.tasks import TopicPart, TopicTask
 from bk_spark.workers import clients, task_log
 
@@ -72,9 +77,42 @@ class TaskRows:
 
     def rows(self, line: task_log.Reading) -> Iterator[pa.RecordBatch]:
         """Yield all rows."""
-        with closing(planned_entries(self._task.plan, self._options, line)) as entries:
-            for wanted, batch in gathered(entries):  # type: ignore[arg-type]  # without columns, entries come whole
-                yield from self._made(wanted, batch)
+        for wanted, batch in gathered(self._entries(line)):
+            yield from self._made(wanted, batch)
+
+    def _entries(self, line: task_log.Reading) -> Iterator[tuple[LedgerRange, EntryBatch]]:
+        """Yield all entries in order, from bookies and from object storage."""
+        for is_copied, run in groupby(self._task.plan.ranges, self._is_copied):
+            ranges = tuple(run)
+            if is_copied:
+                for each in ranges:
+                    yield from self._copied_entries(each, line)
+                continue
+            with closing(planned_entries(replace(self._task.plan, ranges=ranges), self._options, line)) as entries:
+                yield from entries  # type: ignore[misc]  # without columns, entries come whole
+
+    def _is_copied(self, wanted: LedgerRange) -> bool:
+        return wanted.ledger_id in self._task.parts[wanted.log or ""].copies
+
+    def _copied_entries(self, wanted: LedgerRange, line: task_log.Reading) -> Iterator[tuple[LedgerRange, EntryBatch]]:
+        """Yield the entries of a range in object storage. With ``failOnDataLoss=false`` a range whose object is not
+        there is skipped, like one whose ledger was deleted."""
+        progress = Progress((wanted,))
+        try:
+            for batch in self._copy(self._task.parts[wanted.log or ""], wanted):
+                progress.take(0, batch)
+                line.bytes += batch.payload_bytes
+                yield wanted, batch
+            progress.check_end()
+        except OffloadMissingError as error:
+            if self._options.fail_on_data_loss:
+                raise
+            logger.warning("%s: skipped (failOnDataLoss=false)", error)
+
+    def _copy(self, part: TopicPart, wanted: LedgerRange) -> Iterator[EntryBatch]:
+        copy = part.copies[wanted.ledger_id]
+        reads = offloaded_reads(self._how.access(b"").offload)
+        return reads.batches(CopyRange(part.topic, wanted.ledger_id, wanted.first, wanted.last, copy))
 
     def _made(self, wanted: LedgerRange, batch: EntryBatch) -> Iterator[pa.RecordBatch]:
         part = self._task.parts[wanted.log or ""]
@@ -112,7 +150,12 @@ class TaskRows:
 
     def _look_back(self, part: TopicPart, maker: RowMaker, wanted: LookBack) -> None:
         """Take the earlier chunks of these messages, as far as they are there."""
-        for step in backwards(part.before, LOOK_BACK_STEP_BYTES):
+        steps = (
+            step
+            for each in reversed(part.before)
+            for step in backwards([each], COPY_PIECE_BYTES if each.ledger_id in part.copies else LOOK_BACK_STEP_BYTES)
+        )
+        for step in steps:
             earlier = list(self._heads(part, maker, step))
             if not all(wanted.add(heads) for heads in reversed(earlier)):
                 break
@@ -120,14 +163,24 @@ class TaskRows:
 
     def _heads(self, part: TopicPart, maker: RowMaker, step: LedgerRange) -> Iterator[Heads]:
         """Yield the heads of earlier entries; none if they were trimmed."""
+        try:
+            for batch in self._earlier(part, step):
+                yield maker.heads(batch, compacted=step.ledger_id in part.compacted)
+        except (NoSuchLedgerError, NoSuchEntryError, OffloadMissingError) as error:
+            logger.warning("%s: chunks of messages of %s before it are not there", error, part.topic)
+
+    def _earlier(self, part: TopicPart, step: LedgerRange) -> Iterator[EntryBatch]:
+        if step.ledger_id in part.copies:
+            return self._copy(part, step)
         plan, wanted = self._task.plan, wanted_range(step)
         reader = clients.detached_reader(self._options, plan.instance_id, plan.bookies)
-        batches = reader.read(wanted.ledger_id, wanted.metadata, wanted.first, wanted.last, prefer=plan.prefer)
-        try:
-            for batch in batches:
-                yield maker.heads(batch, compacted=step.ledger_id in part.compacted)
-        except (NoSuchLedgerError, NoSuchEntryError) as error:
-            logger.warning("%s: chunks of messages of %s before it are not there", error, part.topic)
+        return reader.read(wanted.ledger_id, wanted.metadata, wanted.first, wanted.last, prefer=plan.prefer)
+
+
+@lru_cache(maxsize=4)
+def offloaded_reads(how: OffloadStorage) -> OffloadedReads:
+    """Return what reads copies with these settings. The next task of this process has the same one."""
+    return OffloadedReads(how)
 
 
 def gathered(entries: Iterable[tuple[LedgerRange, EntryBatch]]) -> Iterator[tuple[LedgerRange, EntryBatch]]:

@@ -9,9 +9,10 @@ tasks belongs to the task that has its last chunk. That task looks for the other
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bk_core.pulsar.model.offload import OffloadedCopy
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.schemas import TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class TopicPart:
     """The facts about one topic or partition that a task needs. ``compacted`` are the ledgers of the compacted topic.
     ``aborted``, ``decided`` and ``schemas`` are those of :class:`PartitionPlan`. ``before`` are the ranges before the
-    task's own, the latest last."""
+    task's own, the latest last. ``copies`` has the ledgers that are read from object storage."""
 
     topic: TopicName
     bounds: Bounds
@@ -38,6 +39,7 @@ class TopicPart:
     decided: bool
     before: tuple[LedgerRange, ...] = ()
     schemas: TopicSchemas | None = None
+    copies: Mapping[int, OffloadedCopy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def ledger_range(each: TopicRange, password: bytes, layouts: Layouts) -> LedgerR
         bytes=each.bytes,
         log=str(each.topic),
         closed=each.metadata.is_closed,
-        layout=layouts(PartitionLayout.of(each.metadata, password)),
+        layout=layouts(PartitionLayout.of(each.metadata, password)) if each.copy is None else None,
     )
 
 
@@ -91,7 +93,8 @@ def _with_parts(
 
 def _part(plan: PartitionPlan, before: tuple[LedgerRange, ...]) -> TopicPart:
     compacted = frozenset(each.ledger_id for each in plan.ranges if each.is_compacted)
-    return TopicPart(plan.topic, plan.bounds, compacted, plan.aborted, plan.decided, before, plan.schemas)
+    copies = {each.ledger_id: each.copy for each in (*plan.history, *plan.ranges) if each.copy is not None}
+    return TopicPart(plan.topic, plan.bounds, compacted, plan.aborted, plan.decided, before, plan.schemas, copies)
 
 
 def latest(

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bk_core.client import BookKeeper
@@ -17,6 +18,7 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import MANAGED_LEDGERS, TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.topic import Topic
+from tests.kit import offloaded
 from tests.kit import pulsar_entries as kit
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 
@@ -92,11 +94,30 @@ class PulsarWorld:
         for info in gone:
             await self._writer.delete_ledger(info.ledger_id)
 
-    def offload(self, name: str, number: int, driver: str, *, deleted: bool) -> None:
+    def offload(self, name: str, number: int, driver: str, *, deleted: bool, bucket: str = "cold") -> None:
         """Say that a ledger of a topic was offloaded."""
         context = self._ledgers[TopicName.parse(name)][number].offload_context
         context.complete, context.bookkeeper_deleted, context.driver.name = True, deleted, driver.encode()
+        del context.driver.properties[:]
+        context.driver.properties.add(key=b"bucket", value=bucket.encode())
         self.publish(TopicName.parse(name))
+
+    async def offload_to(
+        self, folder: Path, name: str, number: int, *, deleted: bool = True, block_bytes: int = 2000
+    ) -> Path:
+        """Copy a ledger of a topic to a folder, in the format of the jcloud offloader; ``deleted`` deletes it from the
+        bookies. Returns the data object."""
+        info = self._ledgers[TopicName.parse(name)][number]
+        async with await self._writer.open_ledger(info.ledger_id, recover=False) as reader:
+            entries = [entry async for batch in reader.read(0, info.entries - 1) for entry in batch.to_list()]
+        uuid = offloaded.uuid_of(info.ledger_id)
+        info.offload_context.uid_msb, info.offload_context.uid_lsb = uuid.int >> 64, uuid.int & 0xFFFF
+        data = f"{uuid}-ledger-{info.ledger_id}"
+        offloaded.put(folder, data, offloaded.offload({info.ledger_id: entries}, block_bytes))
+        self.offload(name, number, "aws-s3", deleted=deleted)
+        if deleted:
+            await self._writer.delete_ledger(info.ledger_id)
+        return folder / data
 
     def partitioned(self, name: str, partitions: int) -> None:
         self.set(TopicName.parse(name).partitions_path, json.dumps({"partitions": partitions}).encode())

@@ -182,5 +182,5 @@ async def test_history_has_few_ledgers_that_bookies_have(monkeypatch: pytest.Mon
         assert await history(bytes_max=1) == [(ids[4], 0, 0)]
         monkeypatch.setattr(planning, "LOOK_BACK_RANGES", 3)
         assert await history() == [*whole[2:], (ids[4], 0, 0)]
-        world.offload(NAME, 3, "aws-s3", deleted=True)
+        world.offload(NAME, 3, "filesystem", deleted=True)
         assert await history() == [(ids[4], 0, 0)], "a chunk is not looked for behind a ledger that is elsewhere"

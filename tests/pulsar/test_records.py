@@ -14,6 +14,7 @@ from bk_core.errors import InvalidArgumentError, MetadataCorruptError
 from bk_core.pulsar.messages.compression import decompressed
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger, partition_count
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.offload import OffloadedCopy, offloaded_copy
 from bk_core.pulsar.model.schemas import TopicSchema, decode_schema, schema_versions
 from bk_core.pulsar.model.transactions import ABORT, COMMIT, Transactions, TxnId
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
@@ -28,16 +29,28 @@ RECORD = proto.ManagedLedgerInfo(
             size=400,
             timestamp=1_700_000_000_001,
             offload_context=proto.OffloadContext(
-                complete=True, bookkeeper_deleted=True, driver=proto.OffloadDriver(name=b"aws-s3")
+                uid_msb=0x0123_4567_89AB_4CDE,
+                uid_lsb=-1,
+                complete=True,
+                bookkeeper_deleted=True,
+                driver=proto.OffloadDriver(
+                    name=b"aws-s3",
+                    properties=[
+                        proto.KeyValue(key=b"bucket", value=b"cold"),
+                        proto.KeyValue(key=b"region", value=b"eu-1"),
+                        proto.KeyValue(key=b"serviceEndpoint", value=b"http://s3:9000"),
+                    ],
+                ),
             ),
         ),
         proto.LedgerInfo(ledger_id=9),
     ],
     properties=[proto.KeyValue(key=b"a", value=b"b")],
 )
+COPY = OffloadedCopy("aws-s3", ("01234567-89ab-4cde-ffff-ffffffffffff-ledger-5",), 3, "cold", "eu-1", "http://s3:9000")
 LEDGERS = (
     TopicLedger(3, 10, 1000, 1_700_000_000_000),
-    TopicLedger(5, 4, 400, 1_700_000_000_001, "aws-s3", False),
+    TopicLedger(5, 4, 400, 1_700_000_000_001, COPY, False),
     TopicLedger(9, -1, -1, 0),
 )
 
@@ -56,6 +69,27 @@ def test_managed_ledger_is_read_plain_and_compressed(kind: int | None) -> None:
     assert [each.is_open for each in found.ledgers] == [False, False, True]
 
 
+def test_copy_of_a_streaming_offloader_has_an_object_for_each_segment() -> None:
+    driver = proto.OffloadDriver(name=b"S3", properties=[proto.KeyValue(key=b"bucket", value=b"cold")])
+    info = proto.LedgerInfo(ledger_id=5, entries=10)
+    for number in (1, 2):
+        info.offload_context.segments.add(
+            uid_msb=0, uid_lsb=number, complete=True, end_entry_id=5 * number - 1, driver=driver
+        )
+    objects = tuple(f"00000000-0000-0000-0000-00000000000{number}" for number in (1, 2))
+    assert offloaded_copy(info) == OffloadedCopy("S3", objects, 9, "cold")
+    info.offload_context.segments[1].complete = False
+    assert offloaded_copy(info) is None
+    info.offload_context.segments[1].complete, info.offload_context.segments[1].end_entry_id = True, 8
+    assert offloaded_copy(info) is None
+
+
+def test_ledgers_are_in_order_whatever_order_a_broker_wrote_them_in() -> None:
+    record = proto.ManagedLedgerInfo(ledgers=[proto.LedgerInfo(ledger_id=each) for each in (8, 9, 2, 4, 7)])
+    found = ManagedLedger.decode("/x", record.SerializeToString(), decompressed)
+    assert [each.ledger_id for each in found.ledgers] == [2, 4, 7, 8, 9]
+
+
 def test_terminated_topic_says_where() -> None:
     record = proto.ManagedLedgerInfo(terminated_position=proto.Position(ledger_id=3, entry_id=-1))
     assert ManagedLedger.decode("/x", record.SerializeToString(), decompressed).terminated_at == EntryPosition(3, -1)
@@ -70,7 +104,7 @@ def test_terminated_topic_says_where() -> None:
         compressed_record(4, b"abc")[:-1],
         b"\x47\x78\0\0\0\x02\x08\x09abc",
         proto.ManagedLedgerInfo(
-            ledgers=[proto.LedgerInfo(ledger_id=5), proto.LedgerInfo(ledger_id=3)]
+            ledgers=[proto.LedgerInfo(ledger_id=5), proto.LedgerInfo(ledger_id=5)]
         ).SerializeToString(),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,16 +18,21 @@ from bk_core.errors import (
     InvalidArgumentError,
     LedgerOffloadedError,
     NoSuchEntryError,
+    NoSuchLedgerError,
     NoSuchTopicError,
+    OffloadMissingError,
     UnsupportedTopicError,
     WrongPasswordError,
 )
 from bk_core.model import LedgerState
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.topic import Topic
 from tests.kit import pulsar_entries as kit
+from tests.kit.offloaded import uuid_of
 from tests.kit.pulsar_world import PulsarWorld, plain, pulsar_world
 
 NAME = "persistent://public/default/orders"
@@ -271,12 +278,78 @@ async def test_offloaded_ledger_is_read_while_bookies_have_it_and_named_after() 
     async with pulsar_world() as world:
         await world.ledger(NAME, plain(b"a"))
         second = await world.ledger(NAME, plain(b"b"))
-        world.offload(NAME, 0, "aws-s3", deleted=False)
+        world.offload(NAME, 0, "filesystem", deleted=False)
         assert await values(world.topic(NAME)) == [b"a", b"b"]
-        world.offload(NAME, 0, "aws-s3", deleted=True)
-        with pytest.raises(LedgerOffloadedError, match="aws-s3"):
-            await values(world.topic(NAME))
+        for driver in ("filesystem", "azureblob", "transient", "kodo"):
+            world.offload(NAME, 0, driver, deleted=True)
+            with pytest.raises(LedgerOffloadedError, match=driver):
+                await values(world.topic(NAME))
+        world.offload(NAME, 0, "aws-s3", deleted=False)
+        bookies_first = OffloadStorage(read_priority="bookkeeper-first")
+        assert await values(world.topic(NAME, offload=bookies_first)) == [b"a", b"b"]
         assert await values(world.topic(NAME), EntryPosition(second.ledger_id, 0)) == [b"b"]
+
+
+async def test_offloaded_ledgers_are_read_from_object_storage(tmp_path: Path) -> None:
+    async with pulsar_world() as world:
+        entries = [kit.entry(bytes([n]) * (n * 20)) for n in range(60)]
+        ledgers = [await world.ledger(NAME, entries[at : at + 20]) for at in range(0, 60, 20)]
+        plain_rows = await world.topic(NAME).to_arrow()
+        await world.offload_to(tmp_path, NAME, 0)
+        await world.offload_to(tmp_path, NAME, 1, deleted=False)
+        topic = world.topic(NAME, offload=OffloadStorage(uri=tmp_path.as_uri()))
+        assert await topic.to_arrow() == plain_rows
+        start = EntryPosition(ledgers[0].ledger_id, 7)
+        assert (await topic.to_arrow(start)).num_rows == 53
+        assert (await topic.to_arrow(start, EntryPosition(ledgers[1].ledger_id, 3))).num_rows == 16
+        (tmp_path / f"{uuid_of(ledgers[1].ledger_id)}-ledger-{ledgers[1].ledger_id}").unlink()
+        with pytest.raises(OffloadMissingError, match=f"ledger {ledgers[1].ledger_id} of {NAME}"):
+            await world.topic(NAME, offload=OffloadStorage(uri=tmp_path.as_uri())).to_arrow()
+        bookies = OffloadStorage(uri=tmp_path.as_uri(), read_priority="bookkeeper-first")
+        assert await world.topic(NAME, offload=bookies).to_arrow() == plain_rows
+
+
+async def test_ledger_that_is_offloaded_and_deleted_under_a_read_is_read_on(tmp_path: Path) -> None:
+    async with pulsar_world() as world:
+        for at in range(3):
+            await world.ledger(NAME, plain(*(bytes([at, n]) for n in range(10))))
+        topic = world.topic(NAME, offload=OffloadStorage(uri=tmp_path.as_uri()))
+        before = await values(topic)
+        nodes = await topic._cluster.nodes()
+        planner = topic._cluster.planner(nodes, TopicName.parse(NAME))
+        ranges = await planner.ranges(Bounds())
+        await world.offload_to(tmp_path, NAME, 1)
+        reads = topic._cluster.reads(planner.moved)
+        found = [entry async for each in _all(ranges) async for batch in reads.read(each) for entry in batch.to_list()]
+        assert len(found) == 30
+        assert await values(topic) == before
+        with pytest.raises(NoSuchLedgerError):
+            async for _ in topic._cluster.reads().read(ranges[1]):
+                pass
+
+
+async def test_chunks_and_transactions_cross_from_object_storage_to_bookies(tmp_path: Path) -> None:
+    async with pulsar_world() as world:
+        chunks = [
+            kit.entry(b"abc"[n : n + 1], uuid=b"u", chunk_id=n, num_chunks_from_msg=3, total_chunk_msg_size=3)
+            for n in range(3)
+        ]
+        await world.ledger(NAME, [kit.entry(b"first"), chunks[0], txn(b"in", 1), txn(b"out", 2)])
+        second = await world.ledger(NAME, [chunks[1], marker(21, 1)])
+        last = await world.ledger(NAME, [chunks[2], marker(22, 2), kit.entry(b"last")])
+        topic = world.topic(NAME, offload=OffloadStorage(uri=tmp_path.as_uri()))
+        before = await topic.to_arrow()
+        assert before["value"].to_pylist() == [b"first", b"in", b"abc", b"last"]
+        for number in (0, 1):
+            await world.offload_to(tmp_path, NAME, number)
+            assert await topic.to_arrow() == before
+            assert await values(topic, EntryPosition(last.ledger_id, 0)) == [b"abc", b"last"]
+            assert await values(topic, EntryPosition(second.ledger_id, 1)) == [b"abc", b"last"]
+
+
+async def _all(ranges: list[TopicRange]) -> AsyncIterator[TopicRange]:
+    for each in ranges:
+        yield each
 
 
 async def test_terminated_topic_ends_where_it_was_terminated() -> None:

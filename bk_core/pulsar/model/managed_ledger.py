@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from bk_core.errors import MetadataCorruptError
 from bk_core.pulsar.model.message_id import EntryPosition
+from bk_core.pulsar.model.offload import OffloadedCopy, offloaded_copy
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 Decompressed: TypeAlias = Callable[[int, bytes, int], bytes | memoryview]
@@ -32,20 +33,24 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class TopicLedger:
-    """A ledger of a topic. While it is open, ``entries`` and ``bytes`` are −1 and ``closed_ms`` is 0.
-    ``offloaded_by`` names the driver that copied it to other storage; with ``is_in_bookies`` False bookies may have
-    deleted it."""
+    """A ledger of a topic. While it is open, ``entries`` and ``bytes`` are −1 and ``closed_ms`` is 0. ``copy`` is its
+    complete copy in other storage, if it has one. With ``is_in_bookies`` False bookies may have deleted it."""
 
     ledger_id: int
     entries: int
     bytes: int
     closed_ms: int
-    offloaded_by: str = ""
+    copy: OffloadedCopy | None = None
     is_in_bookies: bool = True
 
     @property
     def is_open(self) -> bool:
         return self.entries < 0
+
+    @property
+    def offloaded_by(self) -> str:
+        """The name of the driver that made the copy; empty without a copy."""
+        return "" if self.copy is None else self.copy.driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,11 @@ class ManagedLedger:
     def decode(cls, path: str, data: bytes, decompressed: Decompressed) -> ManagedLedger:
         """Decode the record of a topic's ledgers. Raises MetadataCorruptError, which names ``path``."""
         record = _parsed(path, data, proto.ManagedLedgerInfo, decompressed)
-        ledgers = tuple(_ledger(each) for each in record.ledgers)
+        # A broker that has begun to offload writes the ledgers in any order.
+        ledgers = tuple(sorted(map(_ledger, record.ledgers), key=lambda each: each.ledger_id))
         ids = [each.ledger_id for each in ledgers]
-        if any(each < 0 for each in ids) or ids != sorted(set(ids)):
-            raise _corrupt(path, f"the ledgers {ids[:20]} do not ascend")
+        if any(each < 0 for each in ids) or len(set(ids)) != len(ids):
+            raise _corrupt(path, f"the ledgers {ids[:20]} are not all different")
         ended = None
         if record.HasField("terminated_position"):
             ended = EntryPosition(record.terminated_position.ledger_id, record.terminated_position.entry_id)
@@ -73,15 +79,14 @@ class ManagedLedger:
 def _ledger(info: proto.LedgerInfo) -> TopicLedger:
     # A closed ledger has a timestamp. The open one has neither entries nor size nor timestamp.
     is_closed = bool(info.timestamp or info.entries or info.size)
-    offload = info.offload_context
-    is_offloaded = info.HasField("offload_context") and offload.complete
+    copy = offloaded_copy(info)
     return TopicLedger(
         info.ledger_id,
         info.entries if is_closed else -1,
         info.size if is_closed else -1,
         info.timestamp,
-        (_text(offload.driver.name) or "an unnamed driver") if is_offloaded else "",
-        not (is_offloaded and offload.bookkeeper_deleted),
+        copy,
+        not (copy is not None and info.offload_context.bookkeeper_deleted),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from bk_core.model import LedgerMetadata
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.offload import OffloadedCopy
 from bk_core.pulsar.model.schemas import TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
@@ -24,7 +25,9 @@ LOOK_BACK_RANGES = 64
 class TopicRange:
     """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition. ``bytes`` estimates
     their size. All of them are confirmed, but the LAC of the bookies may be lower than ``last`` if a broker reported
-    the last entry. ``is_compacted`` says that the ledger contains the compacted topic."""
+    the last entry. ``is_compacted`` says that the ledger contains the compacted topic. With a
+    ``copy``, the entries are read from object storage and not from bookies, and of ``metadata`` only the end of the
+    ledger is known."""
 
     topic: TopicName
     ledger_id: int
@@ -33,6 +36,7 @@ class TopicRange:
     last: int
     bytes: int
     is_compacted: bool = False
+    copy: OffloadedCopy | None = None
 
     def __len__(self) -> int:
         return self.last + 1 - self.first

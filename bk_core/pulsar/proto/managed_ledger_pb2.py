@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)bk_core/pulsar/proto/managed_ledger.proto\x12\x11\x62ookkeeper.pulsar\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"/\n\x08Position\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\"N\n\rOffloadDriver\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12/\n\nproperties\x18\x02 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"\xa5\x01\n\x0eOffloadContext\x12\x0f\n\x07uid_msb\x18\x01 \x01(\x03\x12\x0f\n\x07uid_lsb\x18\x02 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x1a\n\x12\x62ookkeeper_deleted\x18\x04 \x01(\x08\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x30\n\x06\x64river\x18\x06 \x01(\x0b\x32 .bookkeeper.pulsar.OffloadDriver\"\xbe\x01\n\nLedgerInfo\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x11\n\ttimestamp\x18\x04 \x01(\x03\x12:\n\x0foffload_context\x18\x05 \x01(\x0b\x32!.bookkeeper.pulsar.OffloadContext\x12/\n\nproperties\x18\x06 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"\xae\x01\n\x11ManagedLedgerInfo\x12.\n\x07ledgers\x18\x01 \x03(\x0b\x32\x1d.bookkeeper.pulsar.LedgerInfo\x12\x38\n\x13terminated_position\x18\x02 \x01(\x0b\x32\x1b.bookkeeper.pulsar.Position\x12/\n\nproperties\x18\x03 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"@\n\x0e\x43ompressedInfo\x12\x13\n\x0b\x63ompression\x18\x01 \x01(\x05\x12\x19\n\x11uncompressed_size\x18\x02 \x01(\x05\"+\n\x0cLongProperty\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x03\"\xae\x01\n\nCursorInfo\x12\x19\n\x11\x63ursors_ledger_id\x18\x01 \x01(\x03\x12\x1d\n\x15mark_delete_ledger_id\x18\x02 \x01(\x03\x12\x1c\n\x14mark_delete_entry_id\x18\x03 \x01(\x03\x12\x33\n\nproperties\x18\x05 \x03(\x0b\x32\x1f.bookkeeper.pulsar.LongProperty\x12\x13\n\x0blast_active\x18\x06 \x01(\x03\"j\n\x0e\x43ursorPosition\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x33\n\nproperties\x18\x04 \x03(\x0b\x32\x1f.bookkeeper.pulsar.LongProperty\"`\n\x10SchemaIndexEntry\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12-\n\x08position\x18\x02 \x01(\x0b\x32\x1b.bookkeeper.pulsar.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"v\n\rSchemaLocator\x12\x31\n\x04info\x18\x01 \x01(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\x12\x32\n\x05index\x18\x02 \x03(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\"V\n\x0bSchemaEntry\x12\x13\n\x0bschema_data\x18\x02 \x01(\x0c\x12\x32\n\x05index\x18\x05 \x03(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\"\x9b\x01\n\nSchemaInfo\x12\x11\n\tschema_id\x18\x01 \x01(\x0c\x12\x0c\n\x04user\x18\x02 \x01(\x0c\x12\x0c\n\x04type\x18\x03 \x01(\x05\x12\x0e\n\x06schema\x18\x04 \x01(\x0c\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x0f\n\x07\x64\x65leted\x18\x06 \x01(\x08\x12*\n\x05props\x18\x07 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValueb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)bk_core/pulsar/proto/managed_ledger.proto\x12\x11\x62ookkeeper.pulsar\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"/\n\x08Position\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\"N\n\rOffloadDriver\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12/\n\nproperties\x18\x02 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"\x8c\x01\n\x0eOffloadSegment\x12\x0f\n\x07uid_msb\x18\x01 \x01(\x03\x12\x0f\n\x07uid_lsb\x18\x02 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x14\n\x0c\x65nd_entry_id\x18\x06 \x01(\x03\x12\x30\n\x06\x64river\x18\x07 \x01(\x0b\x32 .bookkeeper.pulsar.OffloadDriver\"\xda\x01\n\x0eOffloadContext\x12\x0f\n\x07uid_msb\x18\x01 \x01(\x03\x12\x0f\n\x07uid_lsb\x18\x02 \x01(\x03\x12\x10\n\x08\x63omplete\x18\x03 \x01(\x08\x12\x1a\n\x12\x62ookkeeper_deleted\x18\x04 \x01(\x08\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x30\n\x06\x64river\x18\x06 \x01(\x0b\x32 .bookkeeper.pulsar.OffloadDriver\x12\x33\n\x08segments\x18\x07 \x03(\x0b\x32!.bookkeeper.pulsar.OffloadSegment\"\xbe\x01\n\nLedgerInfo\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x11\n\ttimestamp\x18\x04 \x01(\x03\x12:\n\x0foffload_context\x18\x05 \x01(\x0b\x32!.bookkeeper.pulsar.OffloadContext\x12/\n\nproperties\x18\x06 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"\xae\x01\n\x11ManagedLedgerInfo\x12.\n\x07ledgers\x18\x01 \x03(\x0b\x32\x1d.bookkeeper.pulsar.LedgerInfo\x12\x38\n\x13terminated_position\x18\x02 \x01(\x0b\x32\x1b.bookkeeper.pulsar.Position\x12/\n\nproperties\x18\x03 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValue\"@\n\x0e\x43ompressedInfo\x12\x13\n\x0b\x63ompression\x18\x01 \x01(\x05\x12\x19\n\x11uncompressed_size\x18\x02 \x01(\x05\"+\n\x0cLongProperty\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x03\"\xae\x01\n\nCursorInfo\x12\x19\n\x11\x63ursors_ledger_id\x18\x01 \x01(\x03\x12\x1d\n\x15mark_delete_ledger_id\x18\x02 \x01(\x03\x12\x1c\n\x14mark_delete_entry_id\x18\x03 \x01(\x03\x12\x33\n\nproperties\x18\x05 \x03(\x0b\x32\x1f.bookkeeper.pulsar.LongProperty\x12\x13\n\x0blast_active\x18\x06 \x01(\x03\"j\n\x0e\x43ursorPosition\x12\x11\n\tledger_id\x18\x01 \x01(\x03\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x03\x12\x33\n\nproperties\x18\x04 \x03(\x0b\x32\x1f.bookkeeper.pulsar.LongProperty\"`\n\x10SchemaIndexEntry\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12-\n\x08position\x18\x02 \x01(\x0b\x32\x1b.bookkeeper.pulsar.Position\x12\x0c\n\x04hash\x18\x03 \x01(\x0c\"v\n\rSchemaLocator\x12\x31\n\x04info\x18\x01 \x01(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\x12\x32\n\x05index\x18\x02 \x03(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\"V\n\x0bSchemaEntry\x12\x13\n\x0bschema_data\x18\x02 \x01(\x0c\x12\x32\n\x05index\x18\x05 \x03(\x0b\x32#.bookkeeper.pulsar.SchemaIndexEntry\"\x9b\x01\n\nSchemaInfo\x12\x11\n\tschema_id\x18\x01 \x01(\x0c\x12\x0c\n\x04user\x18\x02 \x01(\x0c\x12\x0c\n\x04type\x18\x03 \x01(\x05\x12\x0e\n\x06schema\x18\x04 \x01(\x0c\x12\x11\n\ttimestamp\x18\x05 \x01(\x03\x12\x0f\n\x07\x64\x65leted\x18\x06 \x01(\x08\x12*\n\x05props\x18\x07 \x03(\x0b\x32\x1b.bookkeeper.pulsar.KeyValueb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,26 +38,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POSITION']._serialized_end=151
   _globals['_OFFLOADDRIVER']._serialized_start=153
   _globals['_OFFLOADDRIVER']._serialized_end=231
-  _globals['_OFFLOADCONTEXT']._serialized_start=234
-  _globals['_OFFLOADCONTEXT']._serialized_end=399
-  _globals['_LEDGERINFO']._serialized_start=402
-  _globals['_LEDGERINFO']._serialized_end=592
-  _globals['_MANAGEDLEDGERINFO']._serialized_start=595
-  _globals['_MANAGEDLEDGERINFO']._serialized_end=769
-  _globals['_COMPRESSEDINFO']._serialized_start=771
-  _globals['_COMPRESSEDINFO']._serialized_end=835
-  _globals['_LONGPROPERTY']._serialized_start=837
-  _globals['_LONGPROPERTY']._serialized_end=880
-  _globals['_CURSORINFO']._serialized_start=883
-  _globals['_CURSORINFO']._serialized_end=1057
-  _globals['_CURSORPOSITION']._serialized_start=1059
-  _globals['_CURSORPOSITION']._serialized_end=1165
-  _globals['_SCHEMAINDEXENTRY']._serialized_start=1167
-  _globals['_SCHEMAINDEXENTRY']._serialized_end=1263
-  _globals['_SCHEMALOCATOR']._serialized_start=1265
-  _globals['_SCHEMALOCATOR']._serialized_end=1383
-  _globals['_SCHEMAENTRY']._serialized_start=1385
-  _globals['_SCHEMAENTRY']._serialized_end=1471
-  _globals['_SCHEMAINFO']._serialized_start=1474
-  _globals['_SCHEMAINFO']._serialized_end=1629
+  _globals['_OFFLOADSEGMENT']._serialized_start=234
+  _globals['_OFFLOADSEGMENT']._serialized_end=374
+  _globals['_OFFLOADCONTEXT']._serialized_start=377
+  _globals['_OFFLOADCONTEXT']._serialized_end=595
+  _globals['_LEDGERINFO']._serialized_start=598
+  _globals['_LEDGERINFO']._serialized_end=788
+  _globals['_MANAGEDLEDGERINFO']._serialized_start=791
+  _globals['_MANAGEDLEDGERINFO']._serialized_end=965
+  _globals['_COMPRESSEDINFO']._serialized_start=967
+  _globals['_COMPRESSEDINFO']._serialized_end=1031
+  _globals['_LONGPROPERTY']._serialized_start=1033
+  _globals['_LONGPROPERTY']._serialized_end=1076
+  _globals['_CURSORINFO']._serialized_start=1079
+  _globals['_CURSORINFO']._serialized_end=1253
+  _globals['_CURSORPOSITION']._serialized_start=1255
+  _globals['_CURSORPOSITION']._serialized_end=1361
+  _globals['_SCHEMAINDEXENTRY']._serialized_start=1363
+  _globals['_SCHEMAINDEXENTRY']._serialized_end=1459
+  _globals['_SCHEMALOCATOR']._serialized_start=1461
+  _globals['_SCHEMALOCATOR']._serialized_end=1579
+  _globals['_SCHEMAENTRY']._serialized_start=1581
+  _globals['_SCHEMAENTRY']._serialized_end=1667
+  _globals['_SCHEMAINFO']._serialized_start=1670
+  _globals['_SCHEMAINFO']._serialized_end=1825
 # @@protoc_insertion_point(module_scope)

@@ -31,21 +31,37 @@ class OffloadDriver(_message.Message):
     properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
     def __init__(self, name: _Optional[bytes] = ..., properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
+class OffloadSegment(_message.Message):
+    __slots__ = ("uid_msb", "uid_lsb", "complete", "end_entry_id", "driver")
+    UID_MSB_FIELD_NUMBER: _ClassVar[int]
+    UID_LSB_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    END_ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    uid_msb: int
+    uid_lsb: int
+    complete: bool
+    end_entry_id: int
+    driver: OffloadDriver
+    def __init__(self, uid_msb: _Optional[int] = ..., uid_lsb: _Optional[int] = ..., complete: bool = ..., end_entry_id: _Optional[int] = ..., driver: _Optional[_Union[OffloadDriver, _Mapping]] = ...) -> None: ...
+
 class OffloadContext(_message.Message):
-    __slots__ = ("uid_msb", "uid_lsb", "complete", "bookkeeper_deleted", "timestamp", "driver")
+    __slots__ = ("uid_msb", "uid_lsb", "complete", "bookkeeper_deleted", "timestamp", "driver", "segments")
     UID_MSB_FIELD_NUMBER: _ClassVar[int]
     UID_LSB_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     BOOKKEEPER_DELETED_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     uid_msb: int
     uid_lsb: int
     complete: bool
     bookkeeper_deleted: bool
     timestamp: int
     driver: OffloadDriver
-    def __init__(self, uid_msb: _Optional[int] = ..., uid_lsb: _Optional[int] = ..., complete: bool = ..., bookkeeper_deleted: bool = ..., timestamp: _Optional[int] = ..., driver: _Optional[_Union[OffloadDriver, _Mapping]] = ...) -> None: ...
+    segments: _containers.RepeatedCompositeFieldContainer[OffloadSegment]
+    def __init__(self, uid_msb: _Optional[int] = ..., uid_lsb: _Optional[int] = ..., complete: bool = ..., bookkeeper_deleted: bool = ..., timestamp: _Optional[int] = ..., driver: _Optional[_Union[OffloadDriver, _Mapping]] = ..., segments: _Optional[_Iterable[_Union[OffloadSegment, _Mapping]]] = ...) -> None: ...
 
 class LedgerInfo(_message.Message):
     __slots__ = ("ledger_id", "entries", "size", "timestamp", "offload_context", "properties")

@@ -74,6 +74,7 @@ def test_a_selection_contradicts_no_other() -> None:
     assert "more than one thing is selected" in refusal(topic="a", topics="b")
     for option in TOPIC_ONLY:
         given_value = {"isolation": "read_committed", "readCompacted": "true", "encryptedMessages": "raw"}
+        given_value["offloadedReadPriority"] = "bookkeeper-first"
         text = refusal(path="events", **{option: given_value.get(option, "x")})
         assert f"option {option} is for topics of Pulsar" in text
 

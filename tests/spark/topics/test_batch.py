@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +20,14 @@ from bk_core.errors import (
     LedgerOffloadedError,
     NoSuchEntryError,
     NoSuchTopicError,
+    OffloadMissingError,
     UnsupportedTopicError,
     WrongPasswordError,
 )
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.nodes import SNAPSHOTS
 from bk_spark.topics.columns import default_schema
+from bk_spark.topics.task_reader import offloaded_reads
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
 from tests.pulsar.test_topic import marker, txn
@@ -253,8 +256,40 @@ def test_damaged_and_foreign_entries_end_the_read_or_are_left_out(
 def test_offloaded_ledgers_and_wrong_passwords_are_named_on_the_driver(world: SparkWorld) -> None:
     world.ledger(NAME, plain(b"a"))
     assert "WRONG_PASSWORD" in refused(world, WrongPasswordError, ledgerpassword="x")
-    world.pulsar.offload(NAME, 0, "aws-s3", deleted=True)
-    assert "aws-s3" in refused(world, LedgerOffloadedError)
+    world.pulsar.offload(NAME, 0, "filesystem", deleted=True)
+    assert "Hadoop" in refused(world, LedgerOffloadedError)
+
+
+def test_offloaded_ledgers_are_read_in_tasks_of_any_size(world: SparkWorld, tmp_path: Path) -> None:
+    chunks = [
+        kit.entry(b"%d" % n, uuid=b"u", chunk_id=n, num_chunks_from_msg=3, total_chunk_msg_size=3) for n in range(3)
+    ]
+    for number in range(3):
+        world.ledger(NAME, [*plain(*(b"%d %d" % (number, n) * 9 for n in range(40))), chunks[number]])
+    before = world.table()
+    world.call(world.pulsar.offload_to(tmp_path, NAME, 0))
+    data = world.call(world.pulsar.offload_to(tmp_path, NAME, 1, deleted=False))
+    for size in ("1k", "3k", "128m"):
+        found = world.table(pulsaroffloaduri=tmp_path.as_uri(), maxbytesperpartition=size)
+        assert (ids(found), found["value"]) == (ids(before), before["value"])
+    data.unlink()
+    offloaded_reads.cache_clear()
+    how = {"pulsaroffloaduri": tmp_path.as_uri()}
+    assert data.name in refused(world, OffloadMissingError, **how)
+    assert world.values(**how, offloadedreadpriority="bookkeeper-first") == before["value"].to_pylist()
+    assert len(world.values(**how, failondataloss="false")) == before.num_rows - 41
+
+
+def test_credentials_of_object_storage_are_read_on_the_driver_and_shown_nowhere(
+    world: SparkWorld, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("aws_access_key_id=me\naws_secret_access_key=hush\n")
+    options = world.reader(pulsaroffloadcredentialspath=tmp_path / "keys", pulsaroffloadregion="eu-1").options
+    assert options.topics is not None
+    assert options.topics.offload is not None
+    assert (options.topics.offload.secret_key, options.topics.offload.region) == ("hush", "eu-1")
+    assert "hush" not in repr(options)
+    assert "twice" in refused(world, pulsaroffloaduri="file:///x", pulsaroffloadendpoint="http://h")
 
 
 def test_a_topic_without_messages_has_no_rows(world: SparkWorld) -> None:

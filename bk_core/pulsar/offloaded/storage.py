@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads objects through ``pyarrow.fs``. Calls block, have a deadline, and repeat what may pass."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from bk_core.errors import (
+    BookKeeperError,
+    CorruptOffloadError,
+    InvalidArgumentError,
+    LedgerOffloadedError,
+    OffloadMissingError,
+    OffloadUnavailableError,
+)
+from bk_core.pulsar.model.offload import OffloadedCopy
+from bk_core.pulsar.offloaded.access import AZURE_DRIVER, GCS_DRIVER, OffloadStorage
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+    from pyarrow.fs import FileSystem
+
+T = TypeVar("T")
+REQUESTS_AT_ONCE = 16
+ATTEMPTS_MAX = 4
+BACKOFF_S = 0.2
+CONNECT_S = 10.0
+REFUSALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "Forbidden", "Unauthorized", "PERMISSION_DENIED", "403")
+"""Words in errors of storages that refuse the caller. Another attempt would not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that is open for reading. ``name`` is its path in the storage, for messages."""
+
+    name: str
+    file: NativeFile
+    bytes: int
+
+
+class Storage:
+    """The place of the objects of some copies. Making it asks nobody. Raises InvalidArgumentError for a URI or endpoint
+    that cannot be used, LedgerOffloadedError if this pyarrow has no support for the storage."""
+
+    def __init__(self, copy: OffloadedCopy, how: OffloadStorage, pool: ThreadPoolExecutor) -> None:
+        self._timeout_s, self._pool = how.timeout_s, pool
+        self._filesystem, self._root = _place(copy, how)
+        self._shown = how.uri or "the given filesystem" if how.has_own_place else f"{copy.driver} {copy.bucket}"
+
+    def begin_open(self, name: str, of: str) -> Future[StoredObject]:
+        """Start to open an object; ``of`` names the ledger and topic in errors. Its future raises OffloadMissingError
+        and OffloadUnavailableError."""
+        path = f"{self._root}/{name}" if self._root else name
+
+        def open_it() -> StoredObject:
+            file = self._filesystem.open_input_file(path)
+            return StoredObject(f"{self._shown}: {path}", file, int(file.size()))
+
+        return self._begin(open_it, f"{self._shown}: {path}", of)
+
+    def begin_read(self, stored: StoredObject, offset: int, size: int, of: str) -> Future[memoryview]:
+        """Start to read bytes of an object. Its future raises CorruptOffloadError if the object ends before them, and
+        what :meth:`begin_open` raises."""
+
+        def read() -> memoryview:
+            found = memoryview(stored.file.read_at(size, offset))
+            if found.nbytes != size:
+                raise CorruptOffloadError(
+                    f"an object of {of} is cut off",
+                    value=f"{stored.name}: {found.nbytes} of {size} bytes at {offset}",
+                    remedy="compare the object with that of a backup; the bookies have no copy if they deleted theirs",
+                )
+            return found
+
+        return self._begin(read, stored.name, of)
+
+    def _begin(self, request: Callable[[], T], name: str, of: str) -> Future[T]:
+        return self._pool.submit(self._tried, request, name, of, time.monotonic() + self._timeout_s)
+
+    def _tried(self, request: Callable[[], T], name: str, of: str, deadline: float) -> T:
+        """Return the result of a request. Failures that may pass are tried again, ATTEMPTS_MAX times in all and not
+        after the deadline."""
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return request()
+            except BookKeeperError:
+                raise
+            except FileNotFoundError as error:
+                raise OffloadMissingError(
+                    f"an object of {of} is not in the storage",
+                    value=name,
+                    remedy="if the topic was not trimmed meanwhile, look for the object in a backup of the bucket",
+                ) from error
+            except Exception as error:  # pyarrow raises OSError for most, and exceptions of its own
+                wait_s = BACKOFF_S * 2**attempt * random.uniform(0.5, 1)
+                refused = isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS)
+                if refused or attempt + 1 == ATTEMPTS_MAX or time.monotonic() + wait_s > deadline:
+                    raise unavailable(name, of, str(error)[:500], refused=refused) from error
+                time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+
+def unavailable(name: str, of: str, why: str, *, refused: bool = False) -> OffloadUnavailableError:
+    """Return the error for a storage that did not give an object."""
+    return OffloadUnavailableError(
+        f"the storage refused to read {of}" if refused else f"the storage did not give an object of {of}",
+        value=f"{name}: {why}",
+        remedy="give credentials that may read the bucket" if refused else "see that this host reaches the storage",
+    )
+
+
+def _place(copy: OffloadedCopy, how: OffloadStorage) -> tuple[FileSystem, str]:
+    """Return the file system of a copy, and the path of its objects there."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    if how.filesystem is not None:
+        return how.filesystem, how.root.rstrip("/")
+    try:
+        if how.uri:
+            found, path = fs.FileSystem.from_uri(how.uri)
+            return found, path.rstrip("/")
+        return _filesystem(copy, how), copy.bucket
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise InvalidArgumentError(
+            "the storage of offloaded ledgers cannot be used",
+            value=f"{how.uri or how.endpoint or copy.endpoint or copy.driver}: {str(error)[:500]}",
+        ) from error
+
+
+def _filesystem(copy: OffloadedCopy, how: OffloadStorage) -> FileSystem:
+    scheme, _, host = (how.endpoint or copy.endpoint).rpartition("://")
+    scheme, driver = scheme or "https", copy.driver.lower()
+    if driver == AZURE_DRIVER:
+        more = {"blob_storage_authority": host, "blob_storage_scheme": scheme} if host else {}
+        return _class("AzureFileSystem", copy)(how.azure_account, account_key=how.azure_key or None, **more)
+    if driver == GCS_DRIVER:
+        more = {"endpoint_override": host, "scheme": scheme} if host else {}
+        limit = timedelta(seconds=max(1.0, how.timeout_s / 2))
+        return _class("GcsFileSystem", copy)(retry_time_limit=limit, **more)
+    return _class("S3FileSystem", copy)(
+        access_key=how.access_key or None,
+        secret_key=how.secret_key or None,
+        session_token=how.session_token or None,
+        region=how.region or copy.region or None,
+        endpoint_override=host or None,
+        scheme=scheme,
+        connect_timeout=min(CONNECT_S, how.timeout_s),
+        request_timeout=how.timeout_s / 2,
+        force_virtual_addressing=driver == "aliyun-oss",  # as Pulsar does: OSS has no other
+    )
+
+
+def _class(name: str, copy: OffloadedCopy) -> Any:
+    from pyarrow import fs
+
+    try:
+        return getattr(fs, name)
+    except (AttributeError, ImportError) as error:
+        raise LedgerOffloadedError(
+            "this installation of pyarrow cannot read the storage of offloaded ledgers",
+            value=f"driver {copy.driver}, {name}",
+            remedy="install a newer pyarrow from PyPI or conda-forge",
+        ) from error
