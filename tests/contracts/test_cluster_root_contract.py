@@ -79,7 +79,7 @@ def test_an_empty_root_that_is_there_becomes_the_cluster(metadata_world: Metadat
 def test_a_root_that_holds_something_else_is_refused_and_left_as_it_is(metadata_world: MetadataWorld) -> None:
     store = metadata_world.open()
     ensure_path(tree_of(store), f"{metadata_world.root}/brokers")
-    with pytest.raises(NoClusterError, match=r"something else; .*brokers.*empty or does not exist"):
+    with pytest.raises(NoClusterError, match=r"other nodes; .*brokers.*empty or does not exist"):
         store.initialize_cluster()
     assert tree_of(store).children(metadata_world.root) == ["brokers"]
 

@@ -141,7 +141,7 @@ async def test_nonsense_closes_the_connection_with_outcome_unknown() -> None:
         link.send(1, frame(LEDGER, 0, [b"acked twice"], session=1))
         await listener.broken(1)
         assert link.broken is not None
-        assert "what was not asked" in str(link.broken)
+        assert "a request that was not sent" in str(link.broken)
 
 
 async def test_a_bookie_that_owes_answers_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -223,7 +223,7 @@ async def test_half_a_rotation_serves_with_the_old_files_until_it_is_whole(
             world.server.key.write_bytes(broken)
             with caplog.at_level(logging.WARNING, "bk_core.access.tls"):
                 await world.ask(DIRECT, client)
-            assert "the old ones stay in use" in caplog.text
+            assert "the old ones are used" in caplog.text
         assert key
         os.remove(world.server.certificate)
         await world.ask(DIRECT, client)
