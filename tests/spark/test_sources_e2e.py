@@ -47,32 +47,6 @@ def rows(frame: Any) -> list[tuple[str | None, int | None, bytes]]:
     return [(row.log, row.offset, bytes(row.value)) for row in frame.collect()]
 
 
-def test_several_logs_are_one_frame(spark: Any, uri: str, client: BookKeeper) -> None:
-    publish(client, "orders-eu", write(client, b"e0", b"e1"), write(client, b"e2"))
-    publish(client, "orders-us", write(client, b"u0", b"u1"))
-    publish(client, "returns", write(client, b"r0"))
-    eu = [("orders-eu", i, b"e%d" % i) for i in range(3)]
-    us = [("orders-us", i, b"u%d" % i) for i in range(2)]
-    assert rows(source(spark, uri).load(["orders-us", "orders-eu"])) == eu + us
-    assert rows(source(spark, uri, logs="orders-us,returns").load()) == [*us, ("returns", 0, b"r0")]
-    pattern = source(spark, uri, logPattern="orders-.*")
-    assert rows(pattern.load()) == eu + us
-    assert rows(pattern.option("startingOffsets", '{"orders-eu":2,"orders-us":-2}').load()) == [eu[2], *us]
-    assert rows(pattern.option("startingOffsets", "earliest").option("minPartitions", 5).load()) == eu + us
-    wrong = pattern.option("startingOffsets", '{"orders-eu":2,"orders":1}').load()
-    assert "missing: orders-us; not selected: orders" in failure(wrong.collect)
-    assert "there are no logs matching nothing.*" in failure(source(spark, uri, logPattern="nothing.*").load().collect)
-
-
-def test_several_ledgers_are_one_frame(spark: Any, uri: str, client: BookKeeper) -> None:
-    ids = [write(client, b"a%d" % i, b"b%d" % i).ledger_id for i in range(4)]
-    wanted = [(None, None, value) for i in (0, 1, 3) for value in (b"a%d" % i, b"b%d" % i)]
-    assert rows(source(spark, uri, ledgerIds=f"{ids[3]},{ids[0]}-{ids[1]}").load()) == wanted
-    part = source(spark, uri, ledgerIds=f"{ids[0]}-{ids[1]}", startingOffsets=f'{{"{ids[0]}":1,"{ids[1]}":2}}')
-    assert rows(part.load()) == [(None, None, b"b0")]
-    assert "BK_NO_SUCH_LEDGER" in failure(source(spark, uri, ledgerIds=f"{ids[0]},987654").load().collect)
-
-
 def test_many_small_ledgers_are_read_ahead_in_one_task_and_in_order(spark: Any, uri: str, client: BookKeeper) -> None:
     ledgers = [write(client, *(b"%d/%d" % (i, j) for j in range(1 + i % 3))) for i in range(150)]
     publish(client, "small", *ledgers)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 import sys
 import time
@@ -84,8 +84,16 @@ class Query:
     def rows(self) -> list[Row]:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
 
+    @property
+    def values(self) -> list[bytes]:
+        return [value for _, _, value in self.rows]
+
     def of(self, log: str) -> list[Row]:
         return [row for row in self.rows if row[0] == log]
+
+    def wait_until_started(self) -> None:
+        """The first batch, empty or not, is committed."""
+        self.wait_until(lambda: self.query.lastProgress is not None)
 
     def wait_for(self, count: int, timeout_s: float = 60) -> None:
         self.wait_until(lambda: len(self.rows) >= count, timeout_s)
@@ -203,27 +211,6 @@ def test_a_log_made_again_stops_the_query(spark: Any, uri: str, client: BookKeep
     assert "BK_LOG_RECREATED" in query.failure()
 
 
-def test_progress_reports_the_lag(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
-    a, b = f"{name}-a", f"{name}-b"
-    publish(client, a, *numbered(0, 100))
-    publish(client, b, *numbered(0, 50))
-    query = Query(spark, uri, tmp_path, logs=f"{a},{b}", maxEntriesPerTrigger="30").run()
-    lags = []
-    for progress in query.query.recentProgress:
-        (source,) = progress["sources"]
-        read, there = (
-            {log: at["next"] for log, at in (_decoded(source[key]))["logs"].items()}
-            for key in ("endOffset", "latestOffset")
-        )
-        assert there == {a: 100, b: 50}
-        lags.append(sum(there.values()) - sum(read.values()))
-    assert lags == [120, 90, 60, 30, 0]
-
-
-def _decoded(offset: Any) -> Any:
-    return json.loads(offset) if isinstance(offset, str) else offset
-
-
 def test_a_batch_waits_for_enough_entries(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
     publish(client, name, *numbered(0, 5))
     query = Query(spark, uri, tmp_path, log=name, minOffsetsPerTrigger="20", maxTriggerDelay="1h").start()
@@ -281,7 +268,7 @@ def test_every_acked_entry_of_leaders_outside_spark_arrives_once_and_in_order(
     assert acked[-1] == b"third:199"
     query.wait_until(lambda: any(row[2] == acked[-1] for row in query.rows))
     query.stop()
-    values = [value for _, _, value in query.rows]
+    values = query.values
     assert [offset for _, offset, _ in query.rows] == list(range(len(values)))
     counts = Counter(values)
     assert [value for value in acked if counts[value] != 1] == []
@@ -295,3 +282,66 @@ def test_every_acked_entry_of_leaders_outside_spark_arrives_once_and_in_order(
     ]
     batch = spark.read.format("bookkeeper").options(metadataServiceUri=uri).load(name).orderBy("offset")
     assert [bytes(row.value) for row in batch.collect()] == values
+
+
+@pytest.mark.rule("P9")
+def test_a_stream_tails_a_ledger_to_the_last_entry_of_an_idle_writer(
+    spark: Any, uri: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    ledger = client.create_ledger()
+    ledger.append(b"0")
+    query = Query(spark, uri, tmp_path, ledgerId=ledger.ledger_id).start()
+    try:
+        query.wait_for(1)
+        for i in range(1, 200):
+            ledger.append(b"%d" % i)
+        query.wait_for(200)
+        assert query.values == [b"%d" % i for i in range(200)]
+        ledger.append(b"one more")
+        began = time.monotonic()
+        query.wait_for(201)
+        assert time.monotonic() - began < 5
+    finally:
+        query.query.stop()
+    ledger.append(b"the stream has not fenced it")
+    ledger.close()
+
+
+def test_a_stream_follows_a_log_over_jobs_leaders_and_restarts(
+    spark: Any, uri: str, name: str, client: BookKeeper, tmp_path: Path
+) -> None:
+    publish(client, name, *numbered(0, 50))
+    first = Query(spark, uri, tmp_path, log=name).start()
+    first.wait_for(50)
+    publish(client, name, *numbered(50, 80))
+    first.wait_for(80)
+    first.stop()
+    with client.log(name).lead() as leader:
+        for i in range(20):
+            leader.append(b"led %d" % i)
+        second = Query(spark, uri, tmp_path, log=name).start()
+        second.wait_for(20)
+        leader.roll()
+        leader.append(b"rolled")
+        second.wait_for(21)
+    second.query.stop()
+    led = [b"led %d" % i for i in range(20)]
+    assert first.values == numbered(0, 80)
+    assert second.values == [*led, b"rolled"]
+    batch = spark.read.format("bookkeeper").options(metadataServiceUri=uri).load(name)
+    assert [bytes(row.value) for row in batch.collect()] == [*first.values, *second.values]
+
+
+def test_no_row_is_lost_when_batch_zero_from_latest_is_replayed(
+    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
+) -> None:
+    publish(client, name, *numbered(0, 10))
+    first = Query(spark, uri, tmp_path, log=name, startingOffsets="latest").start()
+    first.wait_until_started()
+    first.query.stop()
+    shutil.rmtree(tmp_path / "commits")  # as if it had died with batch 0 planned and not committed
+    publish(client, name, *numbered(10, 15))  # so "latest" is no longer where batch 0 ended
+    second = Query(spark, uri, tmp_path, log=name, startingOffsets="latest").start()
+    second.wait_for(5)
+    second.query.stop()
+    assert second.values == numbered(10, 15)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -54,49 +53,6 @@ def ended(query: Any) -> Any:
     return query
 
 
-@pytest.mark.rule("N5")
-def test_a_job_with_a_transaction_is_there_once_and_foreach_batch_can_use_it(
-    spark: Any, uri: str, log: str, tmp_path: Path
-) -> None:
-    once = {"txnAppId": "nightly", "txnVersion": "1"}
-    for partitions in (1, 3):
-        writer(numbered(spark, 0, 100, partitions), uri, **once).mode("append").save(log)
-    assert sorted(numbers(load(spark, uri, log))) == list(range(100))
-    said = failure(lambda: writer(numbered(spark, 0, 99), uri, **once).mode("append").save(log))
-    (line,) = {line.strip() for line in said.splitlines() if "[BK_TXN_REPLAY_DIFFERS]" in line}
-    assert line.endswith("(not applied)"), "one line says all"
-    assert "txnVersion" in failure(lambda: writer(numbered(spark, 0, 9), uri, txnAppId="x").mode("append").save(log))
-
-    def take(frame: Any, number: int) -> None:
-        for _ in range(2):
-            writer(frame, uri, txnAppId="copy", txnVersion=number).mode("append").save(f"{log}.copy")
-
-    source = stream_of(spark, uri, log, maxEntriesPerTrigger="40")
-    query = source.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
-    ended(query.trigger(availableNow=True).start())
-    assert sorted(numbers(load(spark, uri, f"{log}.copy"))) == list(range(100))
-
-
-@pytest.mark.rule("N5")
-def test_a_batch_whose_commit_file_is_lost_is_replayed_and_is_there_once(
-    spark: Any, uri: str, log: str, client: BookKeeper, tmp_path: Path
-) -> None:
-    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
-    copy, source = f"{log}.copy", stream_of(spark, uri, log, maxEntriesPerTrigger="30")
-    ended(start(source, uri, copy, tmp_path, availableNow=True))
-    assert numbers(load(spark, uri, copy)) == list(range(100))
-    batches = sorted(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
-    for _ in range(2):
-        (tmp_path / "commits" / str(batches[-1])).unlink()
-        (tmp_path / "commits" / f".{batches[-1]}.crc").unlink(missing_ok=True)
-        writer(numbered(spark, 1000, 1001, 1), uri).mode("append").save(log)
-        ended(start(source, uri, copy, tmp_path, availableNow=True))
-    assert numbers(load(spark, uri, copy)) == [*range(100), 1000, 1000]
-    query_id = json.loads((tmp_path / "metadata").read_text())["id"]
-    custom = client.read_metadata(client.log(copy).head().value.tail[0].ledger_id).value.custom_metadata
-    assert custom["bk.publish.id"].decode().startswith(f"stream/{query_id}/")
-
-
 @pytest.mark.rule("N4")
 def test_small_tasks_of_a_job_share_one_ledger_and_one_that_fails_is_run_again(
     classic_spark: ClassicSpark, uri: str, log: str, client: BookKeeper, tmp_path: Path
@@ -140,61 +96,12 @@ def test_batches_of_small_tasks_make_one_ledger_each_and_are_there_once_after_a_
     assert sorted(numbers(load(spark, uri, copy))) == list(range(100))
 
 
-@pytest.mark.rule("N5")
-def test_an_older_checkpoint_is_exact_or_stops_the_query(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
-    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
-    copy = f"{log}.copy"
-    ended(start(stream_of(spark, uri, log, maxEntriesPerTrigger="30"), uri, copy, tmp_path, availableNow=True))
-    batches = sorted(int(each.name) for each in (tmp_path / "commits").iterdir() if each.name.isdigit())
-    for folder in ("commits", "offsets"):
-        for number in batches[-2:]:
-            (tmp_path / folder / str(number)).unlink()
-            (tmp_path / folder / f".{number}.crc").unlink(missing_ok=True)
-    query = start(stream_of(spark, uri, log, maxEntriesPerTrigger="25"), uri, copy, tmp_path, availableNow=True)
-    said = failure(lambda: query.awaitTermination(120))
-    assert "BK_TXN_REPLAY_DIFFERS" in said
-    assert numbers(load(spark, uri, copy)) == list(range(100))
-    for folder in ("commits", "offsets"):
-        (tmp_path / folder / str(batches[-2])).unlink(missing_ok=True)
-        (tmp_path / folder / f".{batches[-2]}.crc").unlink(missing_ok=True)
-    ended(start(stream_of(spark, uri, log, maxEntriesPerTrigger="30"), uri, copy, tmp_path, availableNow=True))
-    assert numbers(load(spark, uri, copy)) == list(range(100))
-
-
-def test_the_continuous_trigger_ends_the_query_and_a_micro_batch_trigger_goes_on(
-    spark: Any, uri: str, log: str, tmp_path: Path
-) -> None:
-    source = spark.readStream.format("rate").option("rowsPerSecond", "10").load().selectExpr("string(value) AS value")
-    writer(numbered(spark, 0, 1, 1), uri).mode("append").save(log)
-    query = start(source, uri, log, tmp_path, continuous="500 milliseconds")
-    try:
-        assert "micro-batch trigger" in failure(lambda: query.awaitTermination(60))
-    finally:
-        query.stop()
-    query = start(source, uri, log, tmp_path, processingTime="1 second")
-    try:
-        until = time.monotonic() + 60
-        while load(spark, uri, log).count() == 1:
-            assert time.monotonic() < until, query.exception()
-    finally:
-        query.stop()
-
-
 @pytest.mark.rule("K9")
 def test_a_stream_into_the_log_that_it_reads_is_refused(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
     writer(numbered(spark, 0, 100), uri).mode("append").save(log)
     query = start(stream_of(spark, uri, log), uri, log, tmp_path, availableNow=True)
     assert "would never end" in failure(lambda: query.awaitTermination(60))
     assert load(spark, uri, log).count() == 100
-
-
-def test_complete_mode_keeps_the_newest_result_alone(spark: Any, uri: str, log: str, tmp_path: Path) -> None:
-    writer(numbered(spark, 0, 100), uri).mode("append").save(log)
-    counts = stream_of(spark, uri, log, maxEntriesPerTrigger="50").selectExpr("int(string(value)) % 3 AS of")
-    result = counts.groupBy("of").count().selectExpr("concat(of, '=', `count`) AS value")
-    ended(start(result, uri, f"{log}.counts", tmp_path, mode="complete", availableNow=True))
-    rows = sorted(bytes(row.value).decode() for row in load(spark, uri, f"{log}.counts").collect())
-    assert rows == ["0=34", "1=33", "2=33"]
 
 
 @pytest.mark.rule("K10")

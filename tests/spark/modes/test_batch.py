@@ -107,6 +107,8 @@ def test_a_filter_is_not_pushed_into_later_uses_of_the_frame(source: Source) -> 
 @pytest.mark.also_on("connect")
 def test_writes_keep_a_sort_and_take_empty_frames(source: Source) -> None:
     shuffled = source.rows(40, partitions=4).orderBy("value")
+    source.append(source.rows(0))
+    assert source.values() == [], "the log is there, and empty"
     source.append(shuffled)
     source.append(source.rows(0))
     assert source.values() == sorted(f"row {i}" for i in range(40))
