@@ -63,13 +63,6 @@ def bk_served(served: LocalCluster | ServedCluster, capfd: pytest.CaptureFixture
 
 
 @pytest.fixture
-def bk_on_processes(cluster: LocalCluster, capfd: pytest.CaptureFixture[str]) -> Bk:
-    """For tests of such a module that need processes."""
-    capfd.readouterr()
-    return Bk(cluster.uri, capfd)
-
-
-@pytest.fixture
 def bk(cluster: LocalCluster, capfd: pytest.CaptureFixture[str]) -> Bk:
     capfd.readouterr()
     return Bk(cluster.uri, capfd)

@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -69,48 +66,3 @@ def test_torn_frames_are_read_row_for_row_as_a_ledger_and_in_a_log(
     client.log(log).publish([extent], PublishId.job(log))
     rows = load(spark, seven.uri, log, minPartitions="2").select("offset", "value").collect()
     assert [(row.offset, bytes(row.value)) for row in rows] == list(enumerate(written))
-
-
-def slowly(batches: Any) -> Any:
-    """Runs in a task of Spark: hand on a batch now and then, so that the write lasts."""
-    for batch in batches:
-        time.sleep(0.05)
-        yield batch
-
-
-def test_a_job_goes_on_in_a_changed_ensemble_and_its_rows_are_all_there(
-    spark: Any, seven: LocalCluster, strikes: Strikes, client: BookKeeper
-) -> None:
-    old, over = set(client.list_ledgers()), threading.Event()
-
-    def strike() -> int:
-        """Kill one bookie of the job's ledger; its stopped neighbour keeps the job from ending without it."""
-        while not (made := set(client.list_ledgers()) - old):
-            assert not over.wait(0.01), "the job made no ledger"
-        (ledger_id,) = made
-        ensemble = client.read_metadata(ledger_id).value.last_fragment.ensemble
-        strikes.stop(ensemble[3])
-        strikes.kill(ensemble[2])
-        while len(client.read_metadata(ledger_id).value.fragments) == 1:
-            assert not over.wait(0.01), "the job ended without an ensemble change"
-        strikes.resume()
-        return int(ledger_id)
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
-    with ThreadPoolExecutor(1) as pool:
-        striking = pool.submit(strike)
-        try:
-            numbered = spark.range(0, 20_000, 1, 1).selectExpr("concat('row ', id, repeat('*', id % 200)) AS value")
-            slow = numbered.mapInArrow(slowly, "value STRING")
-            options = {"ensembleSize": "5", "writeQuorumSize": "3", "ackQuorumSize": "2"}
-            writing = slow.write.format("bookkeeper").options(metadataServiceUri=seven.uri, **options)
-            writing.mode("append").save("struck")
-        finally:
-            over.set()
-            spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-        ledger_id = striking.result(10)
-    wanted = [f"row {i}{'*' * (i % 200)}".encode() for i in range(20_000)]
-    assert [bytes(row.value) for row in load(spark, seven.uri, "struck").select("value").collect()] == wanted
-    assert client.read_metadata(ledger_id).value.is_closed
-    (extent,) = client.log("struck").head().value.tail
-    assert extent.ledger_id == ledger_id

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -119,64 +116,6 @@ def test_show_lists_the_schemas_of_a_log_and_which_extent_has_which(bk: Any, ser
     assert [extent["schema"] for extent in shown["extents"]] == [1, 2]
     assert bk("log", "show", name) == 0
     assert "a utf8, b utf8" in bk.out
-
-
-@pytest.mark.rule("N7")
-def test_a_reader_and_a_leader_go_on_while_their_log_is_compacted(bk: Any, served: Any, name: str) -> None:
-    found: list[bytes] = []
-    with blocking.connect(served.uri) as bookkeeper, blocking.connect(served.uri) as other:
-        log = bookkeeper.log(name, password=PASSWORD)
-        with log.lead() as leader:
-
-            def lead() -> None:
-                for n in range(60):
-                    leader.append(b"value %d" % n)
-                    if n % 3 == 0:
-                        leader.roll()
-
-            def follow() -> None:
-                for _, batch in other.log(name, password=PASSWORD).tail(0):
-                    found.extend(batch.to_list())
-                    if len(found) >= 60:
-                        return
-
-            threads = [threading.Thread(target=lead), threading.Thread(target=follow)]
-            for thread in threads:
-                thread.start()
-            compacted = 0
-            while any(thread.is_alive() for thread in threads):
-                (done,) = bk.json("log", "compact", name, *SECRET)
-                compacted += done["extents"]
-            for thread in threads:
-                thread.join()
-    assert found == values(0, 60)
-    assert compacted > 0
-    assert texts(bk, name) == expected(0, 60)
-
-
-@pytest.mark.e2e
-@pytest.mark.rule("N4")
-def test_a_compaction_that_is_killed_changes_nothing_and_the_next_one_goes_on(
-    bk_on_processes: Any, cluster: Any, name: str
-) -> None:
-    bk, served = bk_on_processes, cluster
-    fill(served, name, 40)
-    before = {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")}
-    program = "from bk_cli.main import main; main()"
-    arguments = ("log", "compact", name, "--metadata-service-uri", served.uri, *SECRET)
-    with subprocess.Popen([sys.executable, "-c", program, *arguments]) as process:
-        with blocking.connect(served.uri) as bookkeeper:
-            while process.poll() is None and not set(bookkeeper.list_ledgers()) - before:
-                time.sleep(0.002)
-        process.kill()  # its ledger is there, and hardly anything is in it
-    assert texts(bk, name) == expected(0, 200)
-    assert bk("log", "compact", name, *SECRET) == 0
-    assert texts(bk, name) == expected(0, 200)
-    bk.json("log", "vacuum", name, "--delete-delay-ms", "0", "--force", *SECRET)
-    (shown,) = bk.json("log", "show", name, "--extents")
-    mine = {each["ledgerId"] for each in bk.json("ledger", "list", "--ids")} - before
-    assert mine == {each["ledgerId"] for each in shown["extents"]}
-    assert texts(bk, name) == expected(0, 200)
 
 
 @pytest.mark.rule("N6")

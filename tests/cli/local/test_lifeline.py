@@ -71,9 +71,3 @@ def test_a_child_that_ignores_sigterm_ends_too() -> None:
     )
     pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
     assert comes_true(lambda: ended(pid))
-
-
-def test_the_wrapper_passes_the_exit_code_on() -> None:
-    command = [sys.executable, "-m", "bk_cli.local.lifeline", sys.executable, "-c", "raise SystemExit(7)"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as wrapper:
-        assert wrapper.wait(DEADLINE_S) == 7
