@@ -8,12 +8,11 @@ import random
 import pytest
 
 from bk_core.errors import QuorumTimeoutError
-from bk_core.model import Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.writer import LedgerWrite, WriterState
 from tests.kit.amount import some
 from tests.protocol.kit import batch
-from tests.protocol.test_transitions_writer import ack, append, broken, close, new, refused, session
+from tests.protocol.test_transitions_writer import ack, append, broken, new, session
 from tests.protocol.test_writer_under_failures import SHAPES, World
 
 
@@ -154,36 +153,6 @@ def test_what_a_broken_session_left_unforced_is_sent_again_and_forced_anew() -> 
     assert told(machine.step(ack(0)(machine))) == [ev.SendForce(0, "b0", session(machine, 0))]
     assert told(list(machine.step(ev.Forced(0, old)))) == [], "nor is it the answer to the force of now"
     assert told(forced(machine, 0)) == [ev.Confirm(1)]
-
-
-@pytest.mark.rule("P12", "MUST6")
-def test_a_new_bookie_gets_everything_that_is_not_forced() -> None:
-    machine = deferred(append, ack(0), ack(1), ack(2), append, refused(2))
-    spares = ev.BookiesRead(("b0", "b1", "b2", "b3"))
-    (write,) = [effect for effect in machine.step(spares) if isinstance(effect, ev.WriteMetadata)]
-    assert write.metadata.last_fragment.first_entry_id == 0
-    effects = machine.step(ev.MetadataWritten(Versioned(write.metadata, 1)))
-    assert sum(isinstance(effect, ev.SendFrame) for effect in effects) == 2
-
-
-@pytest.mark.rule("P12")
-def test_a_bookie_that_cannot_force_is_replaced() -> None:
-    machine = deferred(append, ack(0), ack(1), ack(2), lambda _: ev.Force())
-    effects = machine.step(ev.ForceFailed(1, session(machine, 1), "its disk failed"))
-    assert any(isinstance(effect, ev.ReadBookies) for effect in effects)
-    assert machine.failed == [1]
-    assert told(forced(machine, 0)) == []
-    assert machine.lac == -1
-
-
-@pytest.mark.rule("P12")
-def test_a_close_forces_before_it_ends_the_ledger() -> None:
-    machine = deferred(append, ack(0), ack(1), ack(2))
-    effects = machine.step(close(machine))
-    assert sum(isinstance(effect, ev.SendForce) for effect in effects) == 3
-    effects = [*forced(machine, 0), *forced(machine, 1), *forced(machine, 2)]
-    (write,) = [effect for effect in effects if isinstance(effect, ev.WriteMetadata)]
-    assert write.metadata.last_entry_id == 1
 
 
 @pytest.mark.rule("P12", "MUST12")

@@ -54,29 +54,6 @@ def test_every_bookie_of_the_last_fragment_and_the_record_are_watched() -> None:
     assert LedgerFollower(metadata(), -1, digester()).start()[0] == ev.WatchMetadata()
 
 
-@pytest.mark.rule("P10")
-@pytest.mark.parametrize("teller", range(3))
-def test_whichever_bookie_tells_is_believed_and_watched_on(teller: int) -> None:
-    machine, watches = following()
-    effects = machine.step(proof(watches[teller].index, 9))
-    assert effects[0] == ev.Confirm(9)
-    assert [(w.bookie, w.above) for w in of(effects, ev.SendWatchLac)] == [(watches[teller].bookie, 9)]
-    assert machine.lac == 9
-
-
-@pytest.mark.rule("P5")
-def test_evidence_that_fails_its_digest_proves_nothing() -> None:
-    machine, watches = following()
-    forged = bytearray(lac_body(9, digester()))
-    forged[9] ^= 1
-    for event in (
-        proof(watches[0].index, 9, ledger_id=LEDGER + 1),
-        ev.LacAnswered(watches[1].index, b"", bytes(forged)),
-    ):
-        assert of(machine.step(event), ev.SetTimer)[0].delay_ms == machine.stall_ms
-    assert machine.lac == -1
-
-
 def test_a_bookie_without_news_is_asked_again_after_a_pause_only() -> None:
     machine, watches = following(lac=5)
     (timer,) = machine.step(proof(watches[0].index, 5))
@@ -97,24 +74,6 @@ def test_after_an_ensemble_change_the_new_bookie_is_watched_and_the_old_one_no_m
     assert [watch.bookie for watch in of(effects, ev.SendWatchLac)] == ["b7"]
     assert machine.lac == 3  # the fragment began above what was confirmed
     assert machine.step(proof(watches[1].index, 99)) == []
-
-
-def test_an_older_record_is_stale_and_ignored() -> None:
-    machine, _ = following()
-    machine.step(ev.MetadataChanged(moved(4, "b0", "b7", "b2", version=3)))
-    assert machine.step(ev.MetadataChanged(moved(2, "b0", "b1", "b8", version=2))) == []
-    assert machine.metadata.version == 3
-
-
-@pytest.mark.rule("MUST14", "D30")
-def test_on_closed_the_end_is_the_last_entry_and_following_is_over() -> None:
-    machine, watches = following(lac=4)
-    effects = machine.step(ev.MetadataChanged(closed(9)))
-    assert effects[0] == ev.Confirm(9)
-    assert {cancel.request for cancel in of(effects, ev.CancelRead)} == {watch.index for watch in watches}
-    assert (machine.lac, machine.ended, machine.error) == (9, True, None)
-    assert machine.step(proof(watches[0].index, 50)) == []
-    assert machine.lac == 9
 
 
 def test_a_ledger_closed_below_what_was_confirmed_has_lost_entries() -> None:
@@ -199,14 +158,6 @@ def test_a_record_is_read_once_the_watch_is_set_even_if_a_round_is_under_way() -
     assert of(machine.step(proof(asks[1].index, 1)), ev.ReadMetadata)
     (retry,) = machine.step(ev.MetadataWatched(MetadataUnavailableError("away")))
     assert machine.step(ev.TimerFired(retry.name)) == [ev.WatchMetadata()]
-
-
-def test_a_round_that_finds_the_ledger_closed_asks_no_bookie() -> None:
-    machine, _ = following()
-    machine.step(ev.RefreshLac(1))
-    effects = machine.step(ev.MetadataRead(closed(9)))
-    assert of(effects, ev.SendReadLac) == []
-    assert effects[-1] == ev.FinishRefresh(1, None)
 
 
 def test_copies_that_moved_after_the_close_are_seen() -> None:

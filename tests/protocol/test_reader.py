@@ -12,12 +12,10 @@ import pytest
 from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame, encode_striped
-from bk_core.errors import EntryUnreadableError, NoSuchEntryError
-from bk_core.model import DigestType, Fragment
+from bk_core.model import DigestType
 from bk_core.protocol.events import (
     CancelRead,
     DeliverBatch,
-    Fail,
     FinishRead,
     FramesRead,
     ReadAnswered,
@@ -70,34 +68,6 @@ def test_one_bookie_is_asked_and_its_parts_are_delivered_as_they_come() -> None:
     assert machine.step(ReadAnswered(1, 11)) == [FinishRead()]
 
 
-@pytest.mark.rule("P4")
-def test_an_answer_that_stops_at_its_byte_limit_is_continued() -> None:
-    machine, _ = reading(0, 11)
-    machine.step(FramesRead(1, plain(0, 4)))
-    again = machine.step(ReadAnswered(1, 4))
-    assert [(r.first, r.last) for r in again if isinstance(r, SendRead)] == [(5, 11)]
-
-
-@pytest.mark.rule("P4")
-def test_a_cut_answer_says_nothing_of_what_did_not_arrive() -> None:
-    machine, reads = reading(0, 11)
-    machine.step(FramesRead(1, plain(0, 4)))
-    again = one(machine.step(ReadFailed(1, "cut")), SendRead)
-    assert (again.first, again.last) == (5, 11)
-    assert again.bookie != reads[0].bookie
-
-
-def test_a_frame_that_fails_its_crc_sends_the_reader_to_the_next_bookie() -> None:
-    machine, reads = reading(0, 11)
-    bad = bytearray(plain(0, 11))
-    bad[-1] ^= 1
-    effects = machine.step(FramesRead(1, memoryview(bytes(bad))))
-    assert one(effects, CancelRead) == CancelRead(1)
-    again = one(effects, SendRead)
-    assert again.bookie != reads[0].bookie
-    assert delivered(machine.step(FramesRead(again.request, plain(0, 11)))) == VALUES
-
-
 def test_a_partial_frame_is_no_answer_to_who_asked_for_entries() -> None:
     machine, reads = reading(0, 11)
     effects = machine.step(FramesRead(1, memoryview(with_flags(bytes(plain(0, 11))))))
@@ -121,36 +91,6 @@ def test_a_cut_frame_whose_entry_fails_its_digest_is_refused() -> None:
     cut = memoryview(bytes(encode_frame(forged, digester=None)))  # tag 0: cut by the bookie
     machine, _ = reading(0, 2)
     assert delivered(machine.step(FramesRead(1, cut))) == []
-
-
-@pytest.mark.rule("MUST14")
-def test_an_entry_that_its_whole_write_set_denies_is_lost_data_never_skipped() -> None:
-    machine, reads = reading(0, 11)
-    effects: list[object] = list(reads)
-    for _ in range(3):
-        read = one(effects, SendRead)
-        effects = machine.step(ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),)))
-    assert isinstance(one(effects, Fail).error, NoSuchEntryError)
-
-
-@pytest.mark.rule("MUST4")
-def test_one_unknown_among_denials_is_unreadable_not_lost() -> None:
-    machine, reads = reading(0, 0)
-    effects: list[object] = list(reads)
-    for _ in range(20):
-        if any(isinstance(effect, Fail) for effect in effects):
-            break
-        if SetTimer("again", 100) in effects or SetTimer("again", 200) in effects:
-            effects = machine.step(TimerFired("again"))
-            continue
-        read = one(effects, SendRead)
-        if read.bookie == "b1":
-            effects = machine.step(ReadFailed(read.request, "unreachable"))
-        else:
-            effects = machine.step(ReadAnswered(read.request, 0, absent=(EntryRange(0, 0),)))
-    error = one(effects, Fail).error
-    assert isinstance(error, EntryUnreadableError)
-    assert "b1: unreachable" in str(error)
 
 
 def striped(index: int, e: int, qw: int) -> memoryview:
@@ -184,36 +124,6 @@ def test_a_striped_range_asks_the_fewest_bookies_and_puts_their_answers_together
         effects += machine.step(ReadAnswered(read.request, 11))
     assert delivered(effects) == VALUES
     assert one(effects, FinishRead)
-
-
-def test_a_striped_range_goes_on_without_a_dead_bookie() -> None:
-    machine, reads = reading(0, 11, 4, 2)
-    got: list[bytes] = []
-    effects: list[object] = list(reads)
-    for _ in range(20):
-        todo = [effect for effect in effects if isinstance(effect, SendRead)]
-        if not todo:
-            break
-        effects = []
-        for read in todo:
-            if read.bookie == "b1":
-                effects += machine.step(ReadFailed(read.request, "dead"))
-            else:
-                effects += machine.step(FramesRead(read.request, striped(int(read.bookie[1:]), 4, 2)))
-                effects += machine.step(ReadAnswered(read.request, read.last))
-        got += delivered(effects)
-    assert got == VALUES
-    assert one(effects, FinishRead)
-
-
-def test_each_fragment_is_asked_of_its_own_ensemble() -> None:
-    fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(6, ("b3", "b4", "b5")))
-    machine, reads = reading(0, 11, fragments=fragments)
-    assert (reads[0].first, reads[0].last) == (0, 5)
-    machine.step(FramesRead(1, plain(0, 5)))
-    second = one(machine.step(ReadAnswered(1, 5)), SendRead)
-    assert (second.first, second.last) == (6, 11)
-    assert second.bookie in fragments[1].ensemble
 
 
 @cache

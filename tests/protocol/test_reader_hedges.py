@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import FrameKind, decode_frame, encode_frame, encode_record
-from bk_core.errors import NoSuchEntryError
+from bk_core.entries.frame import decode_frame, encode_frame
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead
 from bk_core.wire.lane.reasons import EntryRange
@@ -57,15 +56,6 @@ def test_a_silent_bookie_is_not_waited_for_alone_and_the_first_good_answer_wins(
     assert list(machine.suspects) == [first.bookie]
 
 
-def test_the_silent_bookie_wins_when_it_speaks_first_after_all() -> None:
-    machine, effects = started()
-    (first,) = sends(effects)
-    (second,) = sends(list(machine.step(LATE)))
-    effects = list(machine.step(ev.FramesRead(first.request, plain(0, 11))))
-    assert delivered(effects) == VALUES
-    assert cancels(effects) == [second.request]
-
-
 def test_a_bookie_that_speaks_now_and_then_is_not_late() -> None:
     machine, _ = started()
     machine.step(ev.FramesRead(1, plain(0, 4)))
@@ -90,17 +80,6 @@ def test_a_slow_bookie_that_alone_has_the_entry_is_waited_for() -> None:
     effects += machine.step(ev.ReadAnswered(first.request, 11))
     assert delivered(effects) == VALUES
     assert machine.done
-
-
-def test_a_late_bookie_that_denies_too_makes_the_loss_certain() -> None:
-    machine, effects = started()
-    todo, effects = [*sends(effects), *sends(list(machine.step(LATE)))], []
-    while todo:
-        read = todo.pop()
-        effects = list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 11),))))
-        todo = [*todo, *sends(effects)]
-    assert isinstance(effects[-1], ev.Fail)
-    assert isinstance(effects[-1].error, NoSuchEntryError)
 
 
 def test_a_striped_range_does_without_its_silent_bookie() -> None:
@@ -150,27 +129,6 @@ def test_the_windows_of_a_striped_range_use_all_bookies_alike(shape: tuple[int, 
             effects += machine.step(ev.ReadAnswered(read.request, min(read.first + 1, read.last)))
     counts = [asked.count(f"b{i}") for i in range(shape[0])]
     assert max(counts) - min(counts) <= 2, counts
-
-
-@pytest.mark.rule("P4")
-def test_entries_that_were_not_asked_for_are_taken_from_nobody() -> None:
-    machine, reads = reading(3, 6)
-    effects = list(machine.step(ev.FramesRead(1, plain(0, 11))))
-    assert delivered(effects) == []
-    assert cancels(effects) == [1]
-    assert sends(effects)[0].bookie != reads[0].bookie
-
-
-@pytest.mark.rule("P4")
-def test_an_answer_beyond_what_was_asked_says_nothing() -> None:
-    machine, reads = reading(3, 6)
-    said: set[str] = set()
-    for _ in range(3):
-        said.add(reads[0].bookie)
-        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 7, (EntryRange(0, 7),))))
-        reads = sends(effects)
-    assert ev.SetTimer("again", 100) in effects  # UNKNOWN three times is not a loss
-    assert len(said) == 3
 
 
 def test_only_the_gap_is_asked_of_another_bookie() -> None:
@@ -246,22 +204,6 @@ def test_what_a_bookie_says_after_the_end_of_its_answer_is_not_heard() -> None:
     machine.step(ev.ReadAnswered(other.request, 11))
     assert machine.next == 0
     assert "" not in machine._said.values()
-
-
-@pytest.mark.rule("MUST4")
-def test_what_is_absent_and_unknown_at_once_is_unknown() -> None:
-    machine, reads = reading(0, 0)
-    for _ in range(3):
-        gap = (EntryRange(0, 0),)
-        effects = list(machine.step(ev.ReadAnswered(reads[0].request, 0, gap, gap)))
-        reads = sends(effects)
-    assert ev.SetTimer("again", 100) in effects
-
-
-def test_a_record_in_an_answer_is_a_damaged_answer() -> None:
-    machine, reads = reading(0, 11)
-    record = memoryview(bytes(encode_record(FrameKind.FENCE, LEDGER, b"")))
-    assert sends(list(machine.step(ev.FramesRead(1, record))))[0].bookie != reads[0].bookie
 
 
 def test_a_bookie_that_never_stops_is_stopped() -> None:

@@ -168,10 +168,3 @@ def test_a_bookie_that_acks_write_backs_it_never_got_is_replaced() -> None:
     machine, reads = fenced()
     sent = of(list(machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))), ev.SendFrame)
     assert of(list(machine.step(ev.FramesAcked(0, sent[0].session, 2))), ev.ReadBookies)
-
-
-@pytest.mark.parametrize("event", [ev.MetadataRead(metadata()), ev.MetadataConflicted(), ev.FinishRead()])
-def test_an_impossible_event_is_an_assertion_that_names_phase_and_event(event: Any) -> None:
-    machine, _ = fenced()
-    with pytest.raises(AssertionError, match=rf"READ.*{type(event).__name__}"):
-        machine.step(event)

@@ -12,7 +12,6 @@ import pytest
 from bk_core.errors import (
     BookKeeperError,
     MetadataConflictError,
-    MetadataUnavailableError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
     Outcome,
@@ -21,7 +20,7 @@ from bk_core.errors import (
 from bk_core.model import Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
-from bk_core.protocol.writer import LedgerWrite, WriterState
+from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane.reasons import Reason
 from tests.protocol.kit import LEDGER, append, batch, digester, metadata
 
@@ -93,16 +92,6 @@ def test_a_striped_ledger_needs_its_change_as_soon_as_one_write_set_does() -> No
     machine = writer(3, 2, 2, delay_ensemble_change=True)
     append(machine, b"0")
     assert of(fails(machine, 0), ev.ReadBookies)
-
-
-def test_without_a_spare_the_writer_ends_unless_it_may_go_on() -> None:
-    machine = writer()
-    append(machine, b"0")
-    fails(machine, 0)
-    error = error_of(list(machine.step(ev.BookiesRead(("b0", "b1", "b2")))))
-    assert isinstance(error, NotEnoughBookiesError)
-    assert error.outcome is Outcome.UNKNOWN
-    assert "b0" in str(error)
 
 
 def test_a_degraded_writer_goes_on_looks_again_later_and_marks_what_is_missing() -> None:
@@ -259,40 +248,6 @@ def test_a_bookie_that_acks_what_it_was_not_sent_or_takes_acks_back_is_replaced(
     assert of(effects, ev.ReadBookies)
     assert of(effects, ev.Confirm) == []
     assert acked(machine, 0, 2) == [], "nothing it says counts any more"
-
-
-IMPOSSIBLE = [
-    ev.MetadataWritten(metadata()),
-    ev.MetadataConflicted(),
-    ev.MetadataRead(metadata()),
-    ev.MetadataCallFailed(MetadataUnavailableError("away")),
-    ev.BookiesRead(ALL),
-    ev.FinishRead(),
-]
-
-
-@pytest.mark.parametrize("event", IMPOSSIBLE, ids=lambda event: type(event).__name__)
-def test_an_impossible_event_is_an_assertion_that_names_state_and_event(event: Any) -> None:
-    with pytest.raises(AssertionError, match=rf"(?s)OPEN.*{type(event).__name__}"):
-        writer().step(event)
-
-
-def test_an_append_after_the_close_is_an_assertion_too() -> None:
-    machine = writer()
-    machine.step(ev.Close())
-    with pytest.raises(AssertionError, match=r"CLOSING.*Append"):
-        machine.step(ev.Append(batch(b"0")))
-
-
-def test_a_withdrawn_writer_confirms_and_sends_nothing_any_more() -> None:
-    machine = writer()
-    append(machine, b"0")
-    acked(machine, 1, 1)
-    fails(machine, 0, Reason.FENCED)
-    session = machine.delivery.lanes[2].session
-    later = [ev.FramesAcked(2, session, 1), ev.Append(batch(b"1")), ev.Close(), *IMPOSSIBLE[:-1], ev.TimerFired("adds")]
-    assert [machine.step(event) for event in later] == [[]] * len(later)
-    assert machine.state is WriterState.FAILED
 
 
 def test_changes_with_confirmed_entries_in_between_are_not_counted_and_the_next_delay_holds_again() -> None:
