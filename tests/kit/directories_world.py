@@ -106,6 +106,3 @@ def look(opened: OpenStorage, ledger_id: int, first: int, last: int) -> Lookup:
     while (found := opened.index.lookup(ledger_id, first, last, resolved=resolved)).unresolved:
         resolved |= {place: opened.reader.membership(place) for place in found.unresolved}
     return found
-
-
-# --- together ---

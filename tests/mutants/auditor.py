@@ -6,6 +6,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TESTS = "tests/bookie_server/autorecovery/test_autorecovery.py::test_"
+_AUDITS = "tests/bookie_server/autorecovery/test_audits.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -22,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path="bookie_server/autorecovery/auditor.py",
         old="else now + AGAIN_S\n",
         new="else None\n",
-        tests=(f"{_TESTS}what_a_bookie_is_given_after_the_audit_for_its_drain_is_marked_a_minute_later",),
+        tests=(f"{_AUDITS}a_reason_is_audited_at_once_and_a_minute_later_and_then_only_with_the_rescan",),
         breaks="a ledger made on a bookie that has not read yet that it is drained holds up the drain for an hour",
         rule="D23",
     ),

@@ -19,7 +19,6 @@ from bk_core.client.repairing.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import Audit
-from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.main import AutoRecovery
@@ -122,32 +121,6 @@ def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
     assert not look(8)
     store.unregister_bookie("b1")
     assert [look(9), look(13), look(15)] == [False, False, True]
-
-
-@pytest.mark.rule("D23")
-def test_what_a_bookie_is_given_after_the_audit_for_its_drain_is_marked_a_minute_later() -> None:
-    """It had not read its order yet, or a writer held an older list of the bookies."""
-    store, now = MemoryStore(), [0.0]
-    store.initialize_cluster()
-    store.register_bookie(BookieServiceInfo("b1"))
-
-    def clock() -> float:
-        return now[0]
-
-    auditor = Auditor(store, "host1", Presence(store, 5, clock=clock), AutoRecoveryConfig(), clock=clock)
-
-    def look(at_s: float) -> bool:
-        now[0] = at_s
-        auditor.look()
-        return bool(list(store.list_underreplicated()))
-
-    store.write_bookie_order("b1", BookieOrder(Order.DRAIN, 0))
-    assert not look(0)
-    record = LedgerMetadata(
-        ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),), last_entry_id=0
-    )
-    store.create_ledger(replace(record, state=LedgerState.CLOSED, digest_type=DigestType.CRC32C))
-    assert [look(5), look(59), look(61)] == [False, False, True]
 
 
 async def test_delay_that_is_set_for_the_cluster_wins_and_nobody_works_while_it_is_disabled() -> None:

@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,11 @@ from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgum
 from bk_core.metadata.layout import mark_path
 from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
 from bk_core.wire.lane.reasons import Reason
-from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.loss import mark_lacking
-from bookie_server.identity.opening import OpenStorage, open_storage
+from bookie_server.identity.opening import OpenStorage
+from tests.kit import directories_world as several
+from tests.kit.directories_world import session
 from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.segment_world import entries
@@ -26,6 +26,7 @@ from tests.sim.disk import SimDisk, SimulatedCrash
 
 pytestmark = pytest.mark.rule("S8")
 
+DATA = "/data"
 NAMED, NAMED_BEFORE, NOT_NAMED, UNHEARD, CLOSED, IN_RECOVERY, NEW = 1, 2, 3, 4, 5, 6, 99
 
 
@@ -54,48 +55,19 @@ def cluster() -> MemoryCluster:
 
 
 @contextmanager
-def session(cluster: MemoryCluster) -> Iterator[MemoryStore]:
-    store = MemoryStore(cluster, uri="memory://loss")
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
 def bookie(
-    cluster: MemoryCluster,
-    disk: SimDisk,
-    *,
-    accept_loss: bool = False,
-    bookie_id: str | None = "b1",
-    path: str = "/data",
+    cluster: MemoryCluster, disk: SimDisk, *, accept_loss: bool = False, bookie_id: str = "b1"
 ) -> Iterator[OpenStorage]:
-    config = BookieConfig(
-        data_dir=Path(path), metadata_service_uri="memory://loss", bookie_id=bookie_id, session_timeout_s=0.01
-    )
-    with session(cluster) as store:
-        [opened] = open_storage(
-            config, store, "host", 3181, files=disk, segment_size_bytes=64 << 10, accept_loss=accept_loss
-        )
-        try:
-            yield opened
-        finally:
-            opened.log.close()
-            opened.reader.close()
-            opened.directory.close()
+    with several.bookie(cluster, disk, DATA, accept_loss=accept_loss, bookie_id=bookie_id) as opened:
+        yield opened[DATA]
 
 
 def write(opened: OpenStorage, ledger_id: int, ids: range) -> None:
-    frame = entries(ledger_id, ids)
-    [place] = opened.log.append_group([frame])
-    opened.index.add(frame, place)
+    several.write(opened, entries(ledger_id, ids))
 
 
-def refused(cluster: MemoryCluster, disk: SimDisk, path: str = "/data") -> str:
-    with pytest.raises(BookieIdentityError) as caught, bookie(cluster, disk, path=path):
-        pass
-    return str(caught.value)
+def refused(cluster: MemoryCluster, disk: SimDisk) -> str:
+    return several.refused(cluster, disk, DATA)
 
 
 def assert_distrusted(opened: OpenStorage, *ledger_ids: int) -> None:

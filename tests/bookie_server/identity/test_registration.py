@@ -31,7 +31,6 @@ from bk_core.model import BOOKIE_RPC, INCARNATION_PROPERTY, BookieServiceInfo
 from bookie_server.main import Bookie, run, started
 from tests.kit.lane_table import PUBLISHED
 from tests.kit.lanes import bookie_config
-from tests.kit.metadata_worlds import tree_of
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 
 
@@ -79,11 +78,6 @@ async def test_id_is_fixed_at_the_first_start_and_boots_are_counted(
     cookie = store.read_cookie(first.bookie_id)
     assert cookie is not None
     assert decode_cookie(cookie.value).bookie_host == first.bookie_id
-
-
-async def test_directory_of_another_bookie_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    await started_once(store, tmp_path, uri, bookie_id="one")
-    assert "another bookie" in await refused(tmp_path, uri, BookieIdentityError, bookie_id="two")
 
 
 async def test_directory_of_another_cluster_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
@@ -145,16 +139,6 @@ def contents(path: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in path.rglob("*") if p.is_file() and p.stat().st_size < 1 << 16}
 
 
-@pytest.mark.rule("S8")
-async def test_restored_older_directory_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    await started_once(store, tmp_path, uri, bookie_id="one")
-    shutil.copytree(tmp_path / "bookie", tmp_path / "snapshot")
-    await started_once(store, tmp_path, uri)
-    shutil.rmtree(tmp_path / "bookie")
-    (tmp_path / "snapshot").rename(tmp_path / "bookie")
-    assert "older" in await refused(tmp_path, uri, BookieIdentityError)
-
-
 async def test_used_directory_whose_cookie_is_gone_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
     await started_once(store, tmp_path, uri, bookie_id="one")
     store.delete_cookie("one")
@@ -202,11 +186,6 @@ async def test_loopback_address_is_not_registered_unless_allowed(
     assert not (tmp_path / "bookie").exists()
 
 
-async def test_store_without_a_cluster_is_refused(tmp_path: Path, uri: str) -> None:
-    await refused(tmp_path, uri, BookKeeperError)
-    assert not (tmp_path / "bookie").exists()
-
-
 def test_start_without_a_store_says_that_it_tries_again_and_fails_in_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,26 +228,3 @@ async def test_start_that_waits_for_a_store_ends_when_asked_to(tmp_path: Path) -
     stop.set()
     async with asyncio.timeout(5):
         assert await starting is None
-
-
-@pytest.mark.zookeeper
-@pytest.mark.rule("M3")
-def test_bookie_registers_again_after_its_session_was_lost(zookeeper_uri: str, tmp_path: Path) -> None:
-    """It goes on serving meanwhile."""
-    uri = f"{zookeeper_uri}/lost-session"
-    watcher = open_store(uri)
-    watcher.initialize_cluster()
-
-    async def story() -> None:
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, session_timeout_s=1.0, disk_check_interval_s=0.1))
-        info = watcher.writable_bookies()[bookie.bookie_id]
-        tree_of(watcher).delete(f"/lost-session/available/{bookie.bookie_id}")  # as the end of a session does
-        async with asyncio.timeout(10):
-            while bookie.bookie_id not in await asyncio.to_thread(watcher.writable_bookies):
-                await asyncio.sleep(0.05)
-        assert watcher.writable_bookies()[bookie.bookie_id] == info
-        await bookie.stop()
-        assert watcher.writable_bookies() == {}
-
-    asyncio.run(story())
-    watcher.close()
