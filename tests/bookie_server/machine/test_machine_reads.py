@@ -67,17 +67,6 @@ def test_answer_before_a_pending_add_does_not_deny_it() -> None:
     assert trailers(effects) == [ReadTrailer(9, (EntryRange(1, 1), EntryRange(3, 9)))]
 
 
-@pytest.mark.rule("S1")
-def test_add_that_failed_is_absent_afterwards() -> None:
-    bench = Bench()
-    bench.attach(1)
-    bench.send(entries(0, b"a"))
-    bench.read(0, 0)
-    effects = bench.fail(final=False, reason=Reason.NO_SPACE)
-    assert ended(effects) == [(1, 0, Reason.NO_SPACE)]
-    assert trailers(effects) == [ReadTrailer(0, (EntryRange(0, 0),))]
-
-
 @pytest.mark.rule("MUST4")
 def test_damage_is_unknown_and_another_copy_serves() -> None:
     bench = Bench()
@@ -235,17 +224,6 @@ def test_after_a_failed_sync_nothing_is_acked_or_answered() -> None:
     later = bench.attach(3) + bench.read(0, 0) + bench.ask(ev.FenceRequested, 7, KEY)
     assert ended(later) == [(3, 0, Reason.STORAGE_FAILED)]
     assert bench.log == []
-
-
-@pytest.mark.rule("MUST3")
-def test_fence_that_could_not_be_written_is_not_promised() -> None:
-    bench = Bench()
-    bench.ask(ev.FenceRequested, 7, KEY)
-    effects = bench.fail(final=False, reason=Reason.NO_SPACE)
-    assert [effect.reason for effect in effects if isinstance(effect, ev.SendReply)] == [Reason.IO_ERROR]
-    assert bench.ask(ev.FenceRequested, 7, KEY) == []
-    assert bench.kinds() == [FrameKind.LEDGER_KEY, FrameKind.FENCE], "the next one writes key and fence again"
-    assert isinstance(bench.commit()[0], ev.SendLac)
 
 
 @pytest.mark.rule("L2")
