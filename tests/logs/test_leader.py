@@ -78,47 +78,6 @@ async def test_a_takeover_fences_the_leader_and_keeps_every_confirmed_entry_at_i
         assert await read_all(log) == [*(b"old %d" % n for n in range(5)), b"new"]
 
 
-async def test_rolls_under_load_keep_order_offsets_and_every_entry() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        leader = await log.lead(roll_bytes=2_000)
-        wanted: dict[int, bytes] = {}
-        ledgers = set[int]()
-        written = [0] * 5
-
-        async def append(worker: int) -> None:
-            while len(ledgers) < 5:
-                n = written[worker]
-                written[worker] += 1
-                ledgers.add(leader.ledger_id)
-                value = b"%d/%d " % (worker, n) + b"x" * 40
-                if n % 3 == 0:
-                    offset = await leader.append_batch(EntryBatch.from_list([value]))
-                    await leader.wait_confirmed(offset)
-                elif n % 3 == 1:
-                    offset = leader.append_nowait(value)
-                    await leader.wait_confirmed(offset)
-                else:
-                    offset = await leader.append(value)
-                if n % 3:  # a batch's offset is that of the last entry queued, which may be another worker's
-                    assert offset not in wanted
-                    wanted[offset] = value
-                await asyncio.sleep(0.001)  # the store's threads need a turn, or rolls take thousands of entries
-
-        await asyncio.gather(*(append(worker) for worker in range(5)))
-        await leader.close()
-        found = await read_all(log)
-        assert len(found) == sum(written)
-        for offset, value in wanted.items():
-            assert found[offset] == value
-        for worker in range(5):
-            mine = [value for value in found if value.startswith(b"%d/" % worker)]
-            assert mine == [b"%d/%d " % (worker, n) + b"x" * 40 for n in range(written[worker])]
-        head = (await log.head()).value
-        assert len(head.tail) >= 4  # the last one may have stayed empty
-        for extent in head.tail:
-            assert (await bookkeeper.read_metadata(extent.ledger_id)).value.is_closed
-
-
 @pytest.mark.rule("N2")
 async def test_no_entry_enters_the_next_ledger_before_the_previous_one_is_confirmed() -> None:
     async with memory_cluster() as cluster:

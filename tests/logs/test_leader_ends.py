@@ -6,18 +6,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.errors import (
-    BookKeeperError,
     InvalidArgumentError,
     LeadershipLostError,
     NotEnoughBookiesError,
-    Outcome,
 )
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 from tests.kit.waiting import eventually
@@ -95,21 +92,6 @@ async def test_what_cannot_lead_does_not_fence_who_does() -> None:
         await leader.close()
 
 
-@pytest.mark.rule("N4")
-@pytest.mark.parametrize("applied", [True, False])
-async def test_lost_answers_of_the_metadata_store_are_settled(applied: bool) -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        lose_every_second_head(bookkeeper, applied)
-        leader = await log.lead()
-        for n in range(3):
-            assert await leader.append(b"%d" % n) == n
-            await leader.roll()
-        await leader.close()
-        head = (await log.head()).value
-        assert not head.open_extents
-        assert await read_all(log) == [b"0", b"1", b"2"]
-
-
 def lose_every_second_head(bookkeeper: BookKeeper, applied: bool) -> None:
     store: Any = bookkeeper.store
     real, count = store.write_logs, itertools.count()
@@ -120,76 +102,6 @@ def lose_every_second_head(bookkeeper: BookKeeper, applied: bool) -> None:
         return real(writes)
 
     store.write_logs = write_logs
-
-
-async def test_a_tail_follows_a_leader_across_rolls_and_a_takeover() -> None:
-    async with memory_cluster() as cluster:
-        first = await log_of(cluster.client()).lead()
-        await first.append(b"0")
-        found: list[bytes] = []
-        seen = asyncio.Event()
-
-        async def follow() -> None:
-            async with aclosing(log_of(cluster.client()).tail(0)) as batches:
-                async for offset, batch in batches:
-                    assert offset == len(found)
-                    found.extend(batch.to_list())
-                    seen.set()
-                    if len(found) == 5:
-                        return
-
-        reading = asyncio.create_task(follow())
-        await first.append(b"1")
-        await first.roll()
-        await first.append(b"2")
-        await seen.wait()
-        second = await log_of(cluster.client()).lead()
-        await second.append(b"3")
-        await second.append(b"4")
-        await reading
-        assert found == [b"%d" % n for n in range(5)]
-        await second.close()
-
-
-async def test_duelling_leaders_keep_every_confirmed_entry_at_its_offset() -> None:
-    async with memory_cluster() as cluster:
-        confirmed: dict[int, bytes] = {}
-
-        async def duel(number: int) -> None:
-            for turn in range(4):
-                log = log_of(cluster.client())
-                try:
-                    async with await log.lead(roll_bytes=60) as leader:
-                        for n in range(8):
-                            value = b"%d.%d.%d" % (number, turn, n)
-                            offset = await leader.append(value)
-                            assert offset not in confirmed
-                            confirmed[offset] = value
-                            await asyncio.sleep(0.002)
-                except BookKeeperError:
-                    await asyncio.sleep(0.01 * number)
-
-        await asyncio.gather(*(duel(number) for number in range(3)))
-        log = log_of(cluster.client())
-        async with await log.lead() as leader:
-            await leader.append(b"last")
-        found = await read_all(log)
-        for offset, value in confirmed.items():
-            assert found[offset] == value
-        assert len(set(found)) == len(found)
-        assert len(confirmed) > 20
-
-
-async def test_a_takeover_that_fails_leaves_no_ledger_and_no_task() -> None:
-    async with one_log() as (cluster, bookkeeper, log):
-        await log.create()
-        rival_of(bookkeeper, cluster)
-        tasks = asyncio.all_tasks()
-        with pytest.raises(LeadershipLostError, match="still_leader") as caught:
-            await log.lead(still_leader=lambda: False)
-        assert caught.value.outcome is Outcome.NOT_APPLIED
-        assert await bookkeeper.list_ledgers() == []
-        assert asyncio.all_tasks() <= tasks
 
 
 def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
@@ -246,25 +158,6 @@ async def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_lo
             await taking
         assert not (await log.head()).value.open_extents
         assert await read_all(log) == [b"0"]
-
-
-async def test_append_nowait_may_be_called_from_any_thread_while_the_log_rolls() -> None:
-    async with memory_cluster() as cluster:
-        log = log_of(cluster.client())
-        leader = await log.lead(roll_bytes=5_000)
-        offsets: dict[int, bytes] = {}
-
-        def produce(worker: int) -> None:
-            for n in range(200):
-                value = b"%d/%d" % (worker, n) + b"x" * 50
-                offsets[leader.append_nowait(value)] = value
-
-        await asyncio.gather(*(asyncio.to_thread(produce, worker) for worker in range(3)))
-        await leader.wait_confirmed(leader.next_offset - 1)
-        await leader.close()
-        found = await read_all(log)
-        assert len(offsets) == 600
-        assert found == [offsets[offset] for offset in range(600)]
 
 
 async def test_a_leader_that_is_closed_twice_and_one_that_leaves_with_an_error_are_both_sealed() -> None:

@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import replace
 
 import pytest
 
 from bk_core.errors import (
     ClientClosedError,
-    LogExistsError,
-    MetadataConflictError,
     MetadataCorruptError,
     MetadataUnavailableError,
     NoSuchLogError,
     Outcome,
-    PublishConflictError,
 )
 from bk_core.logs import sequences
-from bk_core.logs.machines.change import ATTEMPTS_MAX, HeadChange
+from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import PublishOptions, publish_among
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, LogPage, NewExtent, Published, PublishId, Unlinked
@@ -29,7 +25,7 @@ from bk_core.logs.store import LogStore, PageCache, nonce
 from bk_core.metadata.port import LogWrite
 from tests.kit.extents import new_extent
 from tests.kit.log_changes import carried_out, change
-from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.memory_store import MemoryStore
 
 EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"k" * 20)
 
@@ -64,12 +60,6 @@ def publish(store: LogStore, first: int, count: int, name: str = "") -> Publishe
         return commit.publish(head, new, publish_id, now_ms=3, nonce=nonce, pages=pages)
 
     return change(store, apply, lambda head: commit.already_published(head, publish_id, 10 * count))
-
-
-def test_a_log_is_made_once(events: LogStore) -> None:
-    assert events.read().value == EMPTY
-    with pytest.raises(LogExistsError):
-        events.create(replace(EMPTY, uuid="00000000-0000-0000-0000-000000000000"))
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -188,41 +178,6 @@ def test_a_publish_whose_answer_is_lost_happens_once(
         assert lost == (1 if applied else 2)
 
 
-@pytest.mark.rule("N4")
-def test_a_publish_that_never_gets_an_answer_says_that_the_outcome_is_unknown(
-    memory: MemoryStore, events: LogStore
-) -> None:
-    for _ in range(20):
-        memory.tree.lose_next_answer(applied=False)
-    with pytest.raises(MetadataUnavailableError) as caught:
-        publish(events, 0, 1)
-    assert caught.value.outcome is Outcome.UNKNOWN
-
-
-def test_a_page_that_could_not_be_made_means_that_nothing_was_published(memory: MemoryStore, events: LogStore) -> None:
-    def fail(name: str, page: str, data: bytes) -> None:
-        raise MetadataUnavailableError("no answer")
-
-    memory.create_page = fail
-    with pytest.raises(MetadataUnavailableError) as caught:
-        publish(events, 0, 100)
-    assert caught.value.outcome is Outcome.NOT_APPLIED
-    assert events.read().value == EMPTY
-
-
-def test_a_conflict_leaves_no_page_behind(memory: MemoryStore, events: LogStore) -> None:
-    old = events.read()
-    publish(events, 0, 1)
-    with pytest.raises(MetadataConflictError):
-        events.write(
-            old,
-            lambda head, pages: commit.publish(
-                head, extents(1, 100), PublishId.job("x"), now_ms=3, nonce=nonce, pages=pages
-            ),
-        )
-    assert memory.list_pages("events") == []
-
-
 def hundred(head: LogHead, pages: Pages) -> Change:
     """A change that needs a page."""
     return commit.publish(head, extents(1, 100), PublishId.job("x"), now_ms=3, nonce=nonce, pages=pages)
@@ -281,52 +236,3 @@ def test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_wa
         carried_out([events], HeadChange(intents).run())
     assert caught.value.outcome is Outcome.UNKNOWN
     assert events.read().value.epoch == 1
-
-
-def test_who_is_never_first_gives_up(memory: MemoryStore, events: LogStore) -> None:
-    real = memory.write_logs
-    rival = iter(range(1000))
-
-    def late(writes: list[LogWrite]) -> object:
-        found = memory.read_log("events")
-        real([LogWrite("events", memory.read_log("events").value, found.version)])
-        next(rival)
-        return real(writes)
-
-    memory.write_logs = late
-    with pytest.raises(PublishConflictError) as caught:
-        publish(events, 0, 1)
-    assert caught.value.outcome is Outcome.NOT_APPLIED
-    assert next(rival) == ATTEMPTS_MAX
-
-
-@pytest.mark.rule("N4")
-def test_publishes_from_many_clients_are_all_there_once_and_in_one_piece() -> None:
-    cluster = MemoryCluster()
-    first = MemoryStore(cluster)
-    first.initialize_cluster()
-    LogStore(first, "events").create(EMPTY)
-    problems: list[BaseException] = []
-
-    def work(number: int) -> None:
-        client = MemoryStore(cluster)
-        try:
-            for turn in range(10):
-                if turn % 3 == 0:
-                    client.tree.lose_next_answer(applied=turn % 2 == 0)
-                publish(LogStore(client, "events"), 1000 * number + 10 * turn, 10)
-        except BaseException as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    store = LogStore(first, "events")
-    head = store.read().value
-    found = [extent.ledger_id for extent in store.extents(head, 0, head.next_offset)]
-    assert sorted(found) == sorted(1000 * n + m for n in range(4) for m in range(100))
-    for start in range(0, 400, 10):  # each publish in one piece
-        assert found[start : start + 10] == list(range(found[start], found[start] + 10))

@@ -12,8 +12,6 @@ from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
-    LeadershipLostError,
-    LogHasLeaderError,
     NoSuchEntryError,
     NoSuchLedgerError,
     PublishConflictError,
@@ -24,7 +22,7 @@ from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, 
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
-from bk_core.logs.store import LogStore, nonce
+from bk_core.logs.store import nonce
 from bookie_server.machine.events import LookForDeletion
 from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
@@ -72,23 +70,6 @@ async def test_an_overwrite_takes_the_place_of_everything_and_the_numbering_goes
         head = (await log.head()).value
         assert (head.epoch, head.start_offset, head.next_offset) == (1, 2, 3)
         assert await content(log) == [b"c"]
-
-
-@pytest.mark.rule("N2")
-async def test_an_overwrite_gives_way_to_a_leader_unless_it_takes_over() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        leader = await log.lead()
-        await leader.append(b"led")
-        new = await ledger(bookkeeper, log, b"c")
-        with pytest.raises(LogHasLeaderError):
-            await log.overwrite([new], PublishId.job("1"))
-        await log.overwrite([new], PublishId.job("1"), PublishOptions(takeover=True))
-        head = (await log.head()).value
-        assert (head.epoch, head.start_offset, head.next_offset) == (1, 1, 2)
-        with pytest.raises(LeadershipLostError):
-            await leader.append(b"late")
-        with pytest.raises(LeadershipLostError):
-            await leader.close()
 
 
 @pytest.mark.rule("N7")
@@ -167,20 +148,6 @@ async def test_vacuum_deletes_what_nobody_lists_and_nothing_else() -> None:
         assert told == set(done.ledgers), "their bookies may give the space back"
 
 
-@pytest.mark.rule("N6")
-async def test_a_condemned_ledger_is_deleted_by_the_next_vacuum_and_never_published() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        made = await ledger(bookkeeper, log, b"a")
-        store = LogStore(bookkeeper.store, log.name)
-        store.write(store.read(), lambda head, pages: commit.condemn(head, [made.ledger_id], nonce=nonce))
-        with pytest.raises(PublishConflictError, match="condemned"):
-            await log.publish([made], PublishId.job("late"))
-        assert (await log.vacuum()).ledgers == (made.ledger_id,)
-        assert not is_there(bookkeeper, made.ledger_id)
-        with pytest.raises(PublishConflictError, match="does not exist"):
-            await log.publish([made], PublishId.job("late"))
-
-
 @pytest.mark.rule("N5")
 async def test_a_version_is_published_once_and_never_goes_back() -> None:
     async with one_log() as (_cluster, bookkeeper, log):
@@ -225,14 +192,3 @@ async def test_vacuum_forgets_transactions_that_nobody_used_for_long() -> None:
         assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("old",)
         clock.now_ms += 1
         assert (await log.vacuum(txn_retention_ms=20, force=True)).transactions == ("new",)
-
-
-@pytest.mark.rule("N4", "N5")
-@pytest.mark.parametrize("applied", [True, False])
-async def test_a_transaction_whose_answer_was_lost_is_there_once(applied: bool) -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        made = await ledger(bookkeeper, log, b"a")
-        await log.head()
-        bookkeeper.store.tree.lose_next_answer(applied=applied)
-        await log.publish([made], PublishId.txn("app", 1), PublishOptions(transaction=Transaction("app", 1)))
-        assert await content(log) == [b"a"]
