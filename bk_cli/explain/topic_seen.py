@@ -17,6 +17,7 @@ from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import EntryId, LedgerId, LedgerMetadata
 from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
+from bk_core.pulsar.lookup.nodes import PulsarNodes
 from bk_core.pulsar.messages.heads import read_heads
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
@@ -24,7 +25,6 @@ from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.model.schemas import TopicSchema
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import Transactions
-from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner
 from bk_core.pulsar.reading import PIECE_BYTES, LedgerReads
 from bk_core.pulsar.topic import Topic

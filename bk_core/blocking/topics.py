@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.pulsar import topic
-from bk_core.pulsar.given_bounds import Position, Positions
+from bk_core.pulsar.given.bounds import Position, Positions
 from bk_core.pulsar.model.plan import PartitionPlan
 from bk_core.pulsar.model.schemas import TopicSchema
 from bk_core.pulsar.topic import TopicInfo
@@ -20,7 +20,7 @@ from bk_core.pulsar.topic import TopicInfo
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Table
 
-    from bk_core.pulsar.given_rows import SchemaChoice
+    from bk_core.pulsar.given.rows import SchemaChoice
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation
 

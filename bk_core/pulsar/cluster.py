@@ -13,15 +13,15 @@ from bk_core.client.bookkeeper import BookKeeper
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.lookup.broker import BrokerAdmin
+from bk_core.pulsar.lookup.nodes import PulsarNodes, parse_metadata_uri
+from bk_core.pulsar.lookup.settled_end import SettledEnd
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
 from bk_core.pulsar.offloaded.access import BY_THE_RECORD, OffloadStorage
 from bk_core.pulsar.offloaded.source import OffloadedReads
 from bk_core.pulsar.planning import PASSWORD, PartitionPlanner
-from bk_core.pulsar.settled_end import SettledEnd
 
 if TYPE_CHECKING:
     from bk_core.pulsar.reading import LedgerReads, Moved, PartitionReading

@@ -23,14 +23,14 @@ from bk_core.errors import (
     NoSuchTopicError,
 )
 from bk_core.model import EntryId, LedgerMetadata, LedgerState
-from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.lookup.broker import BrokerAdmin
+from bk_core.pulsar.lookup.nodes import PulsarNodes
+from bk_core.pulsar.lookup.settled_end import SettledEnd
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, LOOK_BACK_RANGES, Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.offloaded.access import BY_THE_RECORD, OffloadStorage
-from bk_core.pulsar.settled_end import SettledEnd
 
 logger = logging.getLogger("bk_core.pulsar")
 

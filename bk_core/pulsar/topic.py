@@ -21,23 +21,23 @@ from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
 from bk_core.errors import InvalidArgumentError
 from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
-from bk_core.pulsar.given_bounds import GivenBounds, Position, Positions
+from bk_core.pulsar.given.bounds import GivenBounds, Position, Positions
+from bk_core.pulsar.lookup.nodes import PulsarNodes
+from bk_core.pulsar.lookup.schema_entries import read_schemas
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
-from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner, TopicEnd, settle
-from bk_core.pulsar.schema_entries import read_schemas
 from bk_core.pulsar.tailing import FollowedPartition, Tail
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Schema, Table
 
     from bk_core.client.reading.pull import Pull
-    from bk_core.pulsar.given_rows import GivenRows, SchemaChoice
+    from bk_core.pulsar.given.rows import GivenRows, SchemaChoice
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation, PartitionReading, ReadOptions
 
@@ -280,7 +280,7 @@ class Topic:
         ranges then end before the first message of an undecided transaction, and the plan names the aborted
         transactions. Raises the errors of :meth:`to_arrow`.
         """
-        from bk_core.pulsar.given_rows import check_choice
+        from bk_core.pulsar.given.rows import check_choice
 
         check_choice(topic_schema)
         wanted = GivenBounds(start, end, after, None, compacted)
@@ -336,7 +336,7 @@ class Topic:
         encrypted: OnEncrypted,
         topic_schema: SchemaChoice,
     ) -> GivenRows:
-        from bk_core.pulsar.given_rows import GivenRows
+        from bk_core.pulsar.given.rows import GivenRows
 
         return GivenRows.of(columns, isolation, corrupt, encrypted, topic_schema, self._access.private_keys)
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, NoSuchEntryError, NoSuchTopicError
 from bk_core.pulsar.cluster import PulsarCluster
+from bk_core.pulsar.lookup.nodes import PulsarNodes
 from bk_core.pulsar.model.managed_ledger import ManagedLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
-from bk_core.pulsar.nodes import PulsarNodes
 from bk_core.pulsar.planning import PartitionPlanner, settle
 from bk_core.pulsar.reading import PartitionReading
 from bk_spark.options.offsets import EARLIEST, LATEST

@@ -17,11 +17,11 @@ import pyarrow as pa
 from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSchemaError, UnsupportedTopicError
 from bk_core.pulsar.cluster import PulsarCluster
+from bk_core.pulsar.lookup.nodes import PulsarNodes
+from bk_core.pulsar.lookup.schema_entries import read_schemas
 from bk_core.pulsar.model.plan import PartitionPlan
 from bk_core.pulsar.model.schemas import TopicSchema, TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes
-from bk_core.pulsar.schema_entries import read_schemas
 from bk_core.pulsar.values.topic_values import TopicValues
 from bk_spark.codecs import spark_types
 from bk_spark.errors import shown

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from bk_core.errors import NoSuchTopicError
+from bk_core.pulsar.lookup.nodes import PulsarNodes
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes
 from bk_spark.errors import shown
 from bk_spark.options.selection import TopicSelection
 

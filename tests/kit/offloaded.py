@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as Pulsar's jcloud offloader writes them, made from entries. ``tests/golden/pulsar-offload.jsonl`` has some
-that Pulsar's own code made."""
+"""Makes objects from entries as Pulsar's jcloud offloader writes them. This is written from Pulsar's sources; no object
+that Pulsar itself made is kept here."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_PATH = "bk_core/pulsar/settled_end.py"
+_PATH = "bk_core/pulsar/lookup/settled_end.py"
 _TESTS = "tests/pulsar/test_settled_end.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (

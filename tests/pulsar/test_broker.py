@@ -18,7 +18,7 @@ from bk_core.errors import (
     Outcome,
     PermissionDeniedError,
 )
-from bk_core.pulsar.broker import BrokerAdmin
+from bk_core.pulsar.lookup.broker import BrokerAdmin
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit

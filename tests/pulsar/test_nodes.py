@@ -7,8 +7,8 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, MetadataCorruptError, NoSuchTopicError
 from bk_core.metadata.tree.tree import ensure_path
+from bk_core.pulsar.lookup.nodes import PulsarNodes, parse_metadata_uri
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes, parse_metadata_uri
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from tests.kit.memory_store import MemoryStore
 

@@ -16,12 +16,12 @@ from bk_core.errors import UnsupportedTopicError
 from bk_core.model import BookieServiceInfo
 from bk_core.pulsar import planning
 from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.messages.row_maker import RowMaker, committed
 from bk_core.pulsar.messages.rows import schema_of
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import PartitionPlan, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import SNAPSHOTS
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import PulsarWorld, pulsar_world
 from tests.pulsar.test_topic import NAME, marker, txn

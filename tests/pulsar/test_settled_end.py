@@ -9,9 +9,9 @@ import json
 import pytest
 
 from bk_core.errors import InvalidArgumentError
+from bk_core.pulsar.lookup.settled_end import SettledEnd
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.settled_end import SettledEnd
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain, pulsar_world
 from tests.pulsar.test_broker import AdminPort

@@ -18,9 +18,9 @@ from bk_cli.explain.topic_seen import see_topic
 from bk_core.cluster.finding import Finding
 from bk_core.errors import InvalidArgumentError, NoSuchTopicError
 from bk_core.pulsar.cluster import PulsarAccess
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import SNAPSHOTS
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.proto.message_pb2 import MessageMetadata
 from tests.kit import pulsar_entries as kit

@@ -12,8 +12,8 @@ from bk_cli.explain.message_findings import explain_message
 from bk_cli.explain.message_seen import parse_id, see_message
 from bk_core.cluster.finding import Weight
 from bk_core.pulsar.cluster import PulsarAccess
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.nodes import SNAPSHOTS
 from tests.kit import pulsar_entries as kit
 from tests.kit.amount import some
 from tests.kit.pulsar_world import PulsarWorld, pulsar_world

@@ -24,8 +24,8 @@ from bk_core.errors import (
     UnsupportedTopicError,
     WrongPasswordError,
 )
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.nodes import SNAPSHOTS
 from bk_spark.topics.columns import default_schema
 from bk_spark.topics.task_reader import offloaded_reads
 from tests.kit import pulsar_entries as kit

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bk_core.errors import InvalidArgumentError
-from bk_core.pulsar.nodes import SNAPSHOTS
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_spark.options.options import Use, parse_options
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain

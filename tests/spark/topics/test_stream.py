@@ -19,8 +19,8 @@ from bk_core.errors import (
     NoSuchTopicError,
 )
 from bk_core.metadata.tree.tree import ANY_VERSION
+from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.nodes import SNAPSHOTS
 from tests.kit import pulsar_entries as kit
 from tests.kit.pulsar_world import plain
 from tests.pulsar.test_broker import AdminPort

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from contextlib import aclosing
 
 from bk_core.client.bookkeeper import BookKeeper
+from bk_core.pulsar.lookup.nodes import PulsarNodes
 from bk_core.pulsar.model.schemas import TopicSchema, decode_schema
 from bk_core.pulsar.model.topic_name import TopicName
-from bk_core.pulsar.nodes import PulsarNodes
 
 
 async def read_schemas(
