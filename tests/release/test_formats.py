@@ -103,7 +103,8 @@ def test_every_number_of_a_format_in_the_code_is_on_the_list() -> None:
     listed = {module.__file__ for module in vars(formats).values() if getattr(module, "__file__", None)}
     known = {Path(file).relative_to(ROOT).as_posix() for file in listed if Path(file).is_relative_to(ROOT)}
     no_format = {"bk_core/metadata/tree/tree.py", "bk_core/logs/machines/publication.py"}  # "any version"; a bound
-    theirs = {"bk_core/pulsar/messages/heads.py", "bk_core/pulsar/model/managed_ledger.py"}  # Pulsar's; only read
+    pulsar = ("messages/heads.py", "model/managed_ledger.py", "offloaded/blocks.py")
+    theirs = {f"bk_core/pulsar/{name}" for name in pulsar}  # only read
     assert files - known - no_format - theirs == {"bk_core/logs/model/upkeep_record.py"}, (
         "add it to tests/release/formats.py"
     )
