@@ -30,6 +30,7 @@ from benchmarks.storage import group as storage
 from benchmarks.storage.figures import COLUMNS as STORAGE_COLUMNS
 from benchmarks.storage.figures import row as storage_row
 from bk_core.errors import BookKeeperError, InvalidArgumentError
+from bk_core.model import DIRECT, GRPC
 
 
 class Group(Protocol):
@@ -73,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
     add("--peer", action="append", choices=PEERS, dest="peers", help="may be repeated; raw (default): the bare machine "
         "and, for Spark, a source and a sink in memory; apache: its client on its bookies; kafka: confluent-kafka and "
         "spark-sql-kafka on one broker; pulsar (usual for the group pulsar): its clients on one broker")  # fmt: skip
-    add("--lane", choices=("direct", "grpc"), default="direct", help="between our client and our bookies")
+    add("--lane", choices=(DIRECT, GRPC), default=DIRECT, help="between our client and our bookies")
     add("--runs", type=int, default=3, help="timed runs of each side, after one to warm up")
     add("--scale", type=float, default=1.0, help="share of the usual amount of data")
     add("--slow-sync-ms", type=float, default=0.0, metavar="MS", help="add this much to each sync of every server")

@@ -161,7 +161,7 @@ def _acls(access: Access) -> Iterator[Finding]:
     from bk_core.metadata.layout import parse_service_uri
     from bk_core.metadata.zookeeper.securing import find_open_nodes
 
-    with access.zookeeper() as tree:
+    with access.zookeeper() as tree:  # of all stores, only ZooKeeperTree has ACLs
         looked = find_open_nodes(tree, parse_service_uri(access.uri).root, nodes_max=ACL_NODES_MAX, within_s=ACL_LOOK_S)
     count, of = sum(looked.open_kinds.values()), f"{looked.nodes}{'' if looked.is_whole else ' looked at'}"
     if count:

@@ -43,7 +43,7 @@ from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
 
 DOC = Path(__file__).parents[2] / "docs" / "protocol.md"
-CHARACTERS_MAX = 50_000
+CHARACTERS_MAX = 52_000
 COLUMNS = 100
 BLOCK = re.compile(r"(?<=<!-- list: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 3, 3), (6, 3, 2), (6, 3, 3), (7, 3, 3)]
@@ -236,4 +236,6 @@ ELSEWHERE = {"LedgerMetadata", "LedgerState", "NewExtent"}
 
 
 def test_the_page_stays_short() -> None:
-    assert len(DOC.read_text(encoding="utf-8")) <= CHARACTERS_MAX
+    assert len(DOC.read_text(encoding="utf-8")) <= CHARACTERS_MAX, (
+        "shorten the prose, or raise the limit for a new event"
+    )
