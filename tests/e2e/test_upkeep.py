@@ -74,7 +74,7 @@ def test_a_worker_killed_while_it_copies_is_followed_by_another(
                 until(lambda: "compact of log events" in first_log.read_text(), 20)
                 first.kill()
                 end_vote(store)
-                until(lambda: "second keeps the logs" in second_log.read_text(), 20)
+                until(lambda: "second does the upkeep of the logs" in second_log.read_text(), 20)
                 until(lambda: len(log.extents()) == 1, 20)
                 assert main.run(["upkeep", "--once", *at]) == 0
                 assert json.loads(capsys.readouterr().out)["elected"] == "second"
