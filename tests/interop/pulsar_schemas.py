@@ -62,7 +62,7 @@ NEW: dict[str, Any] = {
         {
             "name": "inner",
             "type": {**INNER, "fields": [{"name": "more", "type": "string", "default": "-"}, INNER["fields"][0]]},
-        },  # type: ignore[index]
+        },
         {"name": "added", "type": ["null", "string"], "default": None},
         {"name": "filled", "type": {"type": "map", "values": "int"}, "default": {"k": 5}},
     ],

@@ -30,7 +30,7 @@ from tests.pulsar.values.avro_oracle import encoded
 
 NAME = "persistent://public/default/orders"
 STRING, JSON, PROTOBUF, AVRO, INT64, KEYVALUE = 2, 3, 4, 5, 10, 16
-V0 = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+V0: dict[str, Any] = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
 V1 = {
     "type": "record",
     "name": "Order",
@@ -115,9 +115,10 @@ async def test_a_version_can_be_named() -> None:
             await world.topic(NAME).to_arrow(topic_schema=0)
         with pytest.raises(InvalidArgumentError, match="0, 1"):
             await world.topic(NAME).to_arrow(topic_schema=2)
-        for wrong in ("newest", -1, True, None):
+        wrong_ones: list[Any] = ["newest", -1, True, None]
+        for wrong in wrong_ones:
             with pytest.raises(InvalidArgumentError, match="topic_schema"):
-                await world.topic(NAME).to_arrow(topic_schema=wrong)  # type: ignore[arg-type]
+                await world.topic(NAME).to_arrow(topic_schema=wrong)
         (plan,) = await world.topic(NAME).plan(topic_schema=0)
         assert plan.schemas is not None
         assert plan.schemas.version == 0
@@ -130,7 +131,7 @@ async def test_a_tail_decodes_versions_that_are_registered_later() -> None:
         await written.write_lac()
         async with world.topic(NAME).tail(columns=["id"], topic_schema="latest") as tail:
             assert (await anext(tail))["id"].to_pylist() == [1]
-            wider = {**V0, "fields": [{"name": "more", "type": "string"}, *V0["fields"]]}  # type: ignore[misc]
+            wider = {**V0, "fields": [{"name": "more", "type": "string"}, *V0["fields"]]}
             assert await world.schema(NAME, AVRO, json.dumps(wider)) == 1
             await written.append(versioned(encoded(wider, {"more": "x", "id": 2}), 1))
             await written.write_lac()

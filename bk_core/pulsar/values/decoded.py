@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +108,9 @@ class Union:
 Column: TypeAlias = Numbers | Spans | Nulls | Record | Items | Union
 
 
+AnyColumn = TypeVar("AnyColumn", Numbers, Spans, Nulls, Record, Items, Union)
+
+
 def joined(pieces: Sequence[Column]) -> Column:
     """Return the values of all pieces, which are of one type, one after the other."""
     first = pieces[0]
@@ -115,27 +118,35 @@ def joined(pieces: Sequence[Column]) -> Column:
         return first
     match first:
         case Numbers():
-            return Numbers(np.concatenate([each.values for each in pieces]))  # type: ignore[union-attr]  # one type
+            return Numbers(np.concatenate([each.values for each in _of(Numbers, pieces)]))
         case Spans():
-            return _spans(pieces)
+            return _spans(_of(Spans, pieces))
         case Nulls():
             return Nulls(sum(map(len, pieces)))
         case Record():
-            inside: list[list[Column]] = [each.fields for each in pieces]  # type: ignore[union-attr]
+            inside = [each.fields for each in _of(Record, pieces)]
             return Record(sum(map(len, pieces)), [joined(part) for part in zip(*inside, strict=True)])
         case Items():
-            return _items(pieces)  # type: ignore[arg-type]
-    return _union(pieces)  # type: ignore[arg-type]
+            return _items(_of(Items, pieces))
+    return _union(_of(Union, pieces))
 
 
-def _spans(pieces: Sequence[Any]) -> Spans:
+def _of(kind: type[AnyColumn], pieces: Sequence[Column]) -> list[AnyColumn]:
+    """Return the pieces, all of which are of this kind. Raises TypeError for another one, which is a bug."""
+    found = [each for each in pieces if isinstance(each, kind)]
+    if len(found) != len(pieces):
+        raise TypeError(f"pieces of several kinds: {[type(each).__name__ for each in pieces]}")
+    return found
+
+
+def _spans(pieces: Sequence[Spans]) -> Spans:
     return Spans(np.concatenate([each.begin for each in pieces]), np.concatenate([each.length for each in pieces]))
 
 
 def _items(pieces: Sequence[Items]) -> Items:
     shifts = np.cumsum([0, *(len(each.items) for each in pieces)])
     begin = np.concatenate([each.begin + shift for each, shift in zip(pieces, shifts[:-1], strict=True)])
-    keys = None if pieces[0].keys is None else _spans([each.keys for each in pieces])
+    keys = None if pieces[0].keys is None else _spans([each.keys for each in pieces if each.keys is not None])
     return Items(begin, np.concatenate([each.length for each in pieces]), keys, joined([each.items for each in pieces]))
 
 

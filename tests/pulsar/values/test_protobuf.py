@@ -23,8 +23,8 @@ from tests.pulsar.values.kit import rows
 Field = descriptor_pb2.FieldDescriptorProto
 
 
-def field(name: str, number: int, kind: int, **more: Any) -> Field:
-    return Field(name=name, number=number, type=kind, label=more.pop("label", Field.LABEL_OPTIONAL), **more)  # type: ignore[arg-type]
+def field(name: str, number: int, kind: Any, **more: Any) -> Field:
+    return Field(name=name, number=number, type=kind, label=more.pop("label", Field.LABEL_OPTIONAL), **more)
 
 
 def order_files() -> descriptor_pb2.FileDescriptorSet:

@@ -29,7 +29,7 @@ from tests.spark.topics.test_stream import append
 from tests.spark.topics.world import SparkWorld, Stream, rows_of, through_json
 
 LATEST = {"topicschema": "latest"}
-WIDER = {**V0, "fields": [*V0["fields"], {"name": "more", "type": "string", "default": "-"}]}  # type: ignore[misc]
+WIDER = {**V0, "fields": [*V0["fields"], {"name": "more", "type": "string", "default": "-"}]}
 
 
 def schema(world: SparkWorld, definition: Any, name: str = NAME, kind: int = AVRO, **how: Any) -> int:
