@@ -181,12 +181,12 @@ def _quorum_batch(world: World, spark: Any, local: str) -> str:
         "Python": lambda: _values(world.bookkeeper.topic(name, access=access)),
         "Spark": of_spark,
     }
-    for who, read in reads.items():
+    for client, read in reads.items():
         began = time.monotonic()
-        assert read() == wanted, who
+        assert read() == wanted, client
         took = time.monotonic() - began
-        assert SETTLE_MS / 1000 <= took < 2 * SETTLE_MS / 1000, f"{who} took {took:.1f} s"
-        found.append(f"{who} {took:.1f} s")
+        assert SETTLE_MS / 1000 <= took < 2 * SETTLE_MS / 1000, f"{client} took {took:.1f} s"
+        found.append(f"{client} {took:.1f} s")
     return f"{PARTITIONS} partitions, settle time {SETTLE_MS} ms: {', '.join(found)}"
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two readers of the trial: a Spark query in a process of its own, and a tail in Python. Neither is told what is
-done to the topic."""
+"""The two readers of the trial: a Spark query in a process of its own, and a tail in Python. The trial
+tells neither of them which faults it makes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_missing_message_is_found() -> None:
     assert found.missing(ACKED) == [Content(1, 1)]
     found.check(ACKED)
     assert "1 acknowledged messages are missing" in found.take_problems()[0]
-    assert found.take_problems() == [], "a problem is told once"
+    assert found.take_problems() == [], "take_problems returns each problem once"
 
 
 def test_a_message_that_comes_again_is_found() -> None:
