@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from bk_core.errors import MetadataError, MetadataUnavailableError, Outcome
+from bk_core.errors import MetadataConflictError, MetadataError, MetadataUnavailableError, Outcome
 from bk_core.metadata.layout import Layout
 from bk_core.metadata.port import CancelWatch
 from bk_core.metadata.tree.tree import (
     ANY_VERSION,
     WRITE_TRIES,
+    BadVersionError,
     NodeExistsError,
     NodeStat,
     NoNodeError,
@@ -148,6 +149,19 @@ class StorePart:
                 found = self._read(path)
             if found != Versioned(data, version + 1):
                 raise
+
+    def _write_versioned(self, path: str, data: bytes, version: int | None, *, conflict: str, remedy: str) -> int:
+        """Create the node if ``version`` is None, or write it by compare-and-set. Return its new version. Raises
+        MetadataConflictError with the texts ``conflict`` and ``remedy`` if another process wrote it."""
+        try:
+            if version is None:
+                self._create_with_parents(path, data)
+                return 0
+            self._set_settled(path, data, version)
+            return version + 1
+        except (NodeExistsError, NoNodeError, BadVersionError) as error:
+            expected = "no record" if version is None else f"version {version}"
+            raise MetadataConflictError(conflict, value=f"{path}: expected {expected}", remedy=remedy) from error
 
     # --- reads of one node: if the server does not have it, sync and read again, since the server may lag (M5) ---
 

@@ -15,7 +15,6 @@ from typing import TypeAlias
 from bk_core.errors import (
     BookieIdentityError,
     ClientClosedError,
-    MetadataConflictError,
     MetadataError,
     MetadataUnavailableError,
 )
@@ -26,10 +25,8 @@ from bk_core.metadata.tree.base import StorePart, first_loss
 from bk_core.metadata.tree.cluster.orders import Orders
 from bk_core.metadata.tree.tree import (
     WRITE_TRIES,
-    BadVersionError,
     Create,
     Delete,
-    NodeExistsError,
     NodeStat,
     NoNodeError,
     Tree,
@@ -297,15 +294,10 @@ class Cookies(Orders):
         return f"{self._root}-bookies/{check_bookie_id(bookie_id)}"
 
     def _write_record(self, path: str, data: bytes, version: int | None) -> None:
-        try:
-            if version is None:
-                self._create_with_parents(path, data)
-            else:
-                self._set_settled(path, data, version)
-        except (NodeExistsError, NoNodeError, BadVersionError) as error:
-            expected = "no record" if version is None else f"version {version}"
-            raise MetadataConflictError(
-                "Another process wrote a bookie's record",
-                value=f"{path}: expected {expected}",
-                remedy="read it again; only one process may use a bookie id",
-            ) from error
+        self._write_versioned(
+            path,
+            data,
+            version,
+            conflict="Another process wrote a bookie's record",
+            remedy="read it again; only one process may use a bookie id",
+        )

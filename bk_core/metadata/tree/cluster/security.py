@@ -5,9 +5,7 @@ not find it (decision 0064)."""
 from __future__ import annotations
 
 from bk_core.access.roles import RolesTable, decode_roles, encode_roles
-from bk_core.errors import MetadataConflictError
 from bk_core.metadata.tree.base import StorePart
-from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
 from bk_core.model import Versioned
 from bk_core.observe.audit import audited
 
@@ -28,16 +26,11 @@ class Security(StorePart):
             return self._write_roles(table, version)
 
     def _write_roles(self, table: RolesTable, version: int | None) -> Versioned[RolesTable]:
-        path, data = self._roles, encode_roles(table)
-        try:
-            if version is None:
-                self._create_with_parents(path, data)
-            else:
-                self._set_settled(path, data, version)
-        except (NodeExistsError, NoNodeError, BadVersionError) as error:
-            raise MetadataConflictError(
-                "Another administrator changed the table of roles meanwhile",
-                value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
-                remedy="read it (bk role list) and try again",
-            ) from error
-        return Versioned(table, 0 if version is None else version + 1)
+        new_version = self._write_versioned(
+            self._roles,
+            encode_roles(table),
+            version,
+            conflict="Another administrator changed the table of roles meanwhile",
+            remedy="read it (bk role list) and try again",
+        )
+        return Versioned(table, new_version)

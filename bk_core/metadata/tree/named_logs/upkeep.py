@@ -4,9 +4,7 @@ Both are at ``<root>-upkeep``, beside Apache's tree (decision 0057)."""
 
 from __future__ import annotations
 
-from bk_core.errors import MetadataConflictError
 from bk_core.metadata.tree.election import Election
-from bk_core.metadata.tree.tree import BadVersionError, NodeExistsError, NoNodeError
 from bk_core.model import Versioned
 
 
@@ -34,16 +32,11 @@ class Upkeep(Election):
         return self._read(self._upkeep_record)
 
     def write_upkeep_record(self, record: bytes, version: int | None) -> Versioned[bytes]:
-        path = self._upkeep_record
-        try:
-            if version is None:
-                self._create_with_parents(path, record)
-            else:
-                self._set_settled(path, record, version)
-        except (NodeExistsError, NoNodeError, BadVersionError) as error:
-            raise MetadataConflictError(
-                "Another worker does the upkeep of the logs now",
-                value=f"{path}: expected {'no record' if version is None else f'version {version}'}",
-                remedy="none is needed: the other worker continues",
-            ) from error
-        return Versioned(record, 0 if version is None else version + 1)
+        new_version = self._write_versioned(
+            self._upkeep_record,
+            record,
+            version,
+            conflict="Another worker does the upkeep of the logs now",
+            remedy="none is needed: the other worker continues",
+        )
+        return Versioned(record, new_version)
