@@ -27,7 +27,7 @@ from bk_spark.options.selection import TopicSelection
 from bk_spark.options.topic_options import TopicOptions
 from bk_spark.topics import bounds as bounds_of
 from bk_spark.topics.schemas import SchemaLookup
-from bk_spark.topics.selecting import no_topic_matches, selected_parts
+from bk_spark.topics.selecting import some_parts
 
 logger = logging.getLogger("bk_spark.plan")
 
@@ -47,9 +47,7 @@ async def plan_batch(
     assert isinstance(options.selection, TopicSelection)
     async with PulsarCluster(bookkeeper, options.topics.access(options.ledger_password)) as cluster:
         nodes = await cluster.nodes()
-        parts = await asyncio.to_thread(selected_parts, nodes, options.selection)
-        if not parts:
-            raise await asyncio.to_thread(no_topic_matches, nodes, options.selection)
+        parts = await asyncio.to_thread(some_parts, nodes, options.selection)
         options.topics.starting.check("startingOffsets", parts)
         options.topics.ending.check("endingOffsets", parts)
         planners = [cluster.planner(nodes, topic, quorum="settle") for topic in parts]

@@ -27,7 +27,7 @@ from bk_spark.codecs import spark_types
 from bk_spark.errors import shown
 from bk_spark.options.options import BkOptions
 from bk_spark.options.selection import TopicSelection
-from bk_spark.topics.selecting import no_topic_matches, selected_parts
+from bk_spark.topics.selecting import some_parts
 from bk_spark.workers import clients
 
 Columns = Mapping[str, pa.DataType]
@@ -151,9 +151,7 @@ async def _default_columns(bookkeeper: BookKeeper, options: BkOptions) -> Column
     assert isinstance(options.selection, TopicSelection)
     async with PulsarCluster(bookkeeper, options.topics.access(options.ledger_password)) as cluster:
         nodes = await cluster.nodes()
-        parts = await asyncio.to_thread(selected_parts, nodes, options.selection)
-        if not parts:
-            raise await asyncio.to_thread(no_topic_matches, nodes, options.selection)
+        parts = await asyncio.to_thread(some_parts, nodes, options.selection)
         lookup = SchemaLookup(bookkeeper, options.ledger_password, {}, options.topics.schema_version)
         found, missing = dict[TopicName, Columns](), list[BookKeeperError]()
         for topic in dict.fromkeys(each.whole for each in parts):

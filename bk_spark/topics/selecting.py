@@ -31,8 +31,11 @@ def _namespace(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]
     return [topic for topic, _ in nodes.topics(tenant, namespace) if not topic.is_system]
 
 
-def no_topic_matches(nodes: PulsarNodes, selection: TopicSelection) -> NoSuchTopicError:
-    """Return the error for a pattern that matches no topic. It names the topics of the namespace."""
+def some_parts(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
+    """Return :func:`selected_parts`. Raises NoSuchTopicError, which names the topics of the namespace, for a pattern
+    that matches none."""
+    if parts := selected_parts(nodes, selection):
+        return parts
     names = shown([topic.local for topic in _namespace(nodes, selection)])
     remedy = f"topics of {selection.namespace}: {names}" if names else f"namespace {selection.namespace} has no topics"
-    return NoSuchTopicError(f"there are no {selection}", remedy=remedy)
+    raise NoSuchTopicError(f"there are no {selection}", remedy=remedy)
