@@ -6,7 +6,7 @@ whether an entry had two objects. So each entry is wrapped in an object, ``{"v":
 line is not such an object, the whole block fails, because a string cannot contain a line feed and no structure can
 continue after two adjacent objects. An entry without an error gives at least one row. So if the number of rows is the
 number of entries, each entry gave one row. After an error each entry of the block is checked quickly
-(:mod:`json_suspects`). Then the remaining entries are halved until each entry with an error is alone.
+(:mod:`bk_core.columns.json.suspects`). Then the remaining entries are halved until each entry with an error is alone.
 """
 
 from __future__ import annotations
