@@ -8,6 +8,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from bk_core.errors import BookKeeperError, InvalidArgumentError, PortInUseError
@@ -137,7 +138,12 @@ class Acceptor:
                 continue
             task = loop.create_task(self._greeted(sock), name=f"{self._port}: first message")
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, sock))
+
+    def _ended(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # maybe before its first step, so that it could not close the connection itself
+            sock.close()
 
     async def _greeted(self, sock: socket.socket) -> None:
         peer = peer_of(sock)
@@ -148,7 +154,7 @@ class Acceptor:
             why = str(error) or "nothing came in time"
             logger.info("%s: the connection of %s ends before its first message: %s", self._port, peer, why)
             sock.close()
-        except BaseException:
+        except Exception:
             sock.close()
             raise
 

@@ -23,7 +23,7 @@ from bk_core.transport.lanes import LANES, LaneTransport
 from bookie_server.main import Bookie
 from bookie_server.ports.bounds.clients import Clients, ServerLimits
 from bookie_server.ports.lane.grpc import GrpcServer
-from bookie_server.ports.sockets import listening_socket
+from bookie_server.ports.sockets import Acceptor, listening_socket
 from tests.kit.lanes import Lane, bookie_config
 
 
@@ -144,3 +144,26 @@ def test_an_error_of_the_system_is_said_with_its_words(number: int, what: str, m
         listening_socket("127.0.0.1", 0, "--port")
     assert os.strerror(number) in caught.value.value
     assert caught.value.outcome is Outcome.NOT_APPLIED
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before its first step", "while it waits"])
+async def test_a_connection_whose_greeting_is_ended_by_a_stop_is_closed(begun: bool) -> None:
+    accepted = list[socket.socket]()
+
+    def is_full(sock: socket.socket, _: int) -> bool:
+        accepted.append(sock)
+        return False
+
+    async def greet(_: socket.socket) -> None:
+        await asyncio.Event().wait()
+
+    listening = listening_socket("127.0.0.1", 0, "--port")
+    acceptor = Acceptor([listening], greet, is_full, "a port", 60.0)
+    with socket.create_connection(listening.getsockname()):
+        acceptor.accept(listening)
+        if begun:
+            await asyncio.sleep(0)
+        acceptor.stop()
+        for _ in range(3):  # the task ends, then its callbacks run
+            await asyncio.sleep(0)
+        assert [sock.fileno() for sock in accepted] == [-1]
