@@ -158,6 +158,10 @@ def java_many_ledgers(world: World) -> Callable[[], Run]:
     return lambda: java.many(ledgers, 100, ROUNDS)
 
 
+def bare_writers(world: World) -> Callable[[], Run]:
+    return partial(world.of(Raw).many, world.scaled(LEDGERS, 10), ROUNDS, 100)
+
+
 def produced(size: int) -> Prepare:
     return lambda world: partial(world.of(Kafka).produce, size, world.scaled(BYTES))
 
@@ -300,6 +304,10 @@ MEASUREMENTS = (
         note=f"{LEDGERS:,} ledgers, one entry of 100 B in flight each, by asyncio, gc.freeze() before; {QUORUM}",
         peers=(
             Peer("apache", java_many_ledgers, (2,), note=f"{apache.NOTE}, one a ledger"),
+            Peer("raw", bare_writers, (None,), "asyncio",
+                 note="raw: the ceiling of a client in Python: a task a writer and a future an entry on asyncio, which "
+                 "sends as many messages as ours, each to three processes that write and sync it, and waits for two; "
+                 "no digests, frames, sessions, windows or LAC"),
         ),
     ),
     Measurement(
@@ -315,6 +323,10 @@ MEASUREMENTS = (
                  note="the same with journalMaxGroupWaitMSec=0"),
             Peer("raw", lambda world: partial(world.of(Raw).single, world.scaled(SINGLES, 100)), (1 / 3, None),
                  note="raw: a round trip to one process and a synced write of a block there, added"),
+            Peer("raw", lambda world: partial(world.of(Raw).single_by_asyncio, world.scaled(SINGLES, 100), 100),
+                 (None, None), "asyncio",
+                 note="raw: the ceiling of a client in Python: a future an entry on asyncio, sent to three processes "
+                 "that write and sync it, until two have; no digests, frames, sessions, windows or LAC"),
         ),
     ),
     Measurement(

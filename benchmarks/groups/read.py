@@ -107,6 +107,10 @@ def java_anywhere(world: World) -> Callable[[], Run]:
     return lambda: java.read_random(ledger_id, count, AT_ONCE)
 
 
+def bare_anywhere(world: World) -> Callable[[], Run]:
+    return partial(world.of(Raw).read_random, AT_ONCE, world.scaled(RANDOM, 100), world.scaled(RANDOM_BYTES) // 1_000)
+
+
 def tailing(world: World) -> Callable[[], Run]:
     """Run a writer that pauses between entries, and a tail in another client."""
     count = world.scaled(TAILED, 50)
@@ -154,7 +158,12 @@ MEASUREMENTS = (
     Measurement(
         ("read_random",), "k reads/s", anywhere, per=1e3,
         note=f"single entries of 1 KB of a ledger of {RANDOM_BYTES / 1e6:.0f} MB, {AT_ONCE} asked for at a time",
-        peers=(Peer("apache", java_anywhere, (2,), note=apache.NOTE),),
+        peers=(
+            Peer("apache", java_anywhere, (2,), note=apache.NOTE),
+            Peer("raw", bare_anywhere, (None,), "asyncio",
+                 note="raw: the ceiling of a client in Python: a task a reader and a future an entry on asyncio; three "
+                 "processes pread the entry from the page cache; no index, checks, frames, digests or deadlines"),
+        ),
     ),
     Measurement(
         ("tail_latency_p99",), "ms", tailing, wanted=(50,), less_is_better=True,

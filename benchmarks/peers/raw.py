@@ -4,6 +4,7 @@ encryption or over TLS with Python's ``ssl``."""
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import ssl
@@ -12,11 +13,12 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from benchmarks.peers.bare_clients import PATIENCE_S, BareReaders, BareWriters
 from benchmarks.peers.raw_server import ECHO, PIECE, REQUEST, STREAM, SYNC, WRITE
 from benchmarks.report.figures import Run, elapsed, percentile
 from benchmarks.running.processes import RAW_SERVERS
@@ -38,10 +40,11 @@ BEHIND_MAX = 64
 READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
 """The bytes that one call encrypts. OpenSSL wants what it could not send to be passed again."""
-PATIENCE_S = 60
-"""The time, in seconds, after which a request to a server counts as lost."""
+BARE_S = 300
+"""The time, in seconds, in which a bare client must do its work. After that it has lost an answer."""
 
 Message = list[memoryview]
+B = TypeVar("B", BareReaders, BareWriters)
 
 
 class Raw:
@@ -98,6 +101,52 @@ class Raw:
             batch = EntryBatch(lengths=lengths, payload=chunk, first_entry_id=number * rows, ledger_id=1, lac=-1,
                                length_before=number * rows * entry_bytes)  # fmt: skip
             yield [digester.for_batch(batch).data.cast("B"), chunk]
+
+    def many(self, writers: int, rounds: int, size: int) -> Run:
+        """Return the entries per second of ``writers`` writers, each of which waits for its entry."""
+
+        async def write(bare: BareWriters) -> Run:
+            rate = await bare.rate(writers, rounds, bytes(self._world.data.take(size)))
+            return Run.of(rate, writers * rounds * size)
+
+        return self._bare(BareWriters, write)
+
+    def single_by_asyncio(self, count: int, size: int) -> Run:
+        """Return the milliseconds until two of the servers have written and synced an entry, one at a time: median and
+        p99."""
+
+        async def write(bare: BareWriters) -> Run:
+            samples = await bare.single_ms(count, bytes(self._world.data.take(size)))
+            return Run((percentile(samples, 0.5), percentile(samples, 0.99)))
+
+        return self._bare(BareWriters, write)
+
+    def read_random(self, readers: int, count: int, entries: int) -> Run:
+        """Return the entries per second of ``readers`` readers, each of which waits for one entry out of
+        ``entries``."""
+
+        async def read(bare: BareReaders) -> Run:
+            return Run.of(await bare.rate(readers, count, entries))
+
+        return self._bare(BareReaders, read)
+
+    def _bare(self, kind: Callable[[], B], use: Callable[[B], Awaitable[Run]]) -> Run:
+        """Return what a bare client on all servers measures."""
+
+        async def connected() -> Run:
+            bare = kind()
+            await bare.connect(self._sockets)
+            try:
+                async with asyncio.timeout(BARE_S):
+                    return await use(bare)
+            finally:
+                bare.close()
+
+        try:
+            return asyncio.run(connected())
+        finally:
+            for each in self._sockets:
+                each.setblocking(True)  # the duplicates, which share this flag, were non-blocking
 
     def stream(self, total: int) -> Run:
         """Return the bytes per second that one server reads from its file and this process receives."""

@@ -5,7 +5,7 @@
 A request is an operation and a number. WRITE is followed by that many bytes. They are received into an aligned buffer,
 written to the file, with O_DIRECT where that is allowed, and acked by one byte after ``fdatasync``. ECHO
 answers one byte. SYNC writes and syncs one block and answers the microseconds. STREAM answers that many bytes of the
-file.
+file, and READ the entry of that number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from bk_cli.local.lifeline import end_with
 from bk_core.access.tls import Tls, TlsPaths
 
 REQUEST = struct.Struct("<II")
-WRITE, ECHO, SYNC, STREAM = range(4)
+WRITE, ECHO, SYNC, STREAM, READ = range(5)
+ENTRY_BYTES = 1_000
 DIRECT = getattr(os, "O_DIRECT", 0)
 BLOCK, PIECE = 4096, 1 << 20
 MESSAGE_MAX = 4 << 20
@@ -82,6 +83,8 @@ class RawServer:
                 began = time.perf_counter()
                 self.write(body[:BLOCK])
                 connection.sendall(struct.pack("<I", int((time.perf_counter() - began) * 1e6)))
+            elif what == READ:
+                connection.sendall(os.pread(self._cached, ENTRY_BYTES, size * ENTRY_BYTES))
             else:
                 self.stream(connection, body[:PIECE], size)
 
