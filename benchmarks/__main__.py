@@ -47,12 +47,13 @@ class Group(Protocol):
         ...
 
 
-STORAGE, INTEROP, HEAL, PULSAR = "storage", "interop", "heal", "pulsar"
+STORAGE, INTEROP, NETWORKS, HEAL, PULSAR = "storage", "interop", "networks", "heal", "pulsar"
 GROUPS: Mapping[str, Group] = {
     **{name: MeasurementGroup(name) for name in ("append", "tls", "read", "recovery", "arrow", HEAL)},
     "spark": spark.SparkGroup(),
     STORAGE: storage.StorageGroup(),
     INTEROP: MeasurementGroup(INTEROP),
+    NETWORKS: MeasurementGroup(NETWORKS),
     PULSAR: MeasurementGroup(PULSAR),
 }
 USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL, PULSAR)]
