@@ -347,10 +347,11 @@ def _print_messages(batch: pa.RecordBatch, raw: bool, as_json: bool) -> None:
 def _print_decoded(batch: pa.RecordBatch, as_json: bool) -> None:
     """Print messages whose values became columns. The value is an object of these columns, or the one column
     ``value``."""
-    columns = [name for name in batch.schema.names if name not in _OF_MESSAGES]
-    rows = batch.select(columns).to_pylist()
+    kinds = {field.name: field.type for field in batch.schema if field.name not in _OF_MESSAGES}
+    rows = batch.select(list(kinds)).to_pylist()
     for message, row in zip(_messages(batch), rows, strict=True):
-        value = _plain(row["value"] if columns == ["value"] else row)
+        plain = {name: _plain(each, kinds[name]) for name, each in row.items()}
+        value = plain["value"] if list(plain) == ["value"] else plain
         if as_json:
             output.print_json({**message, "value": value})
         else:
@@ -360,14 +361,17 @@ def _print_decoded(batch: pa.RecordBatch, as_json: bool) -> None:
 _OF_MESSAGES = frozenset({"__key", "__topic", "__messageId", "__publishTime", "__eventTime", "__messageProperties"})
 
 
-def _plain(value: Any) -> Any:
-    """Return a value in the types of JSON: bytes as :func:`payload_json`, maps as objects, others as text."""
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of this type in the types of JSON: bytes as :func:`payload_json`, maps as objects, others as
+    text."""
+    from pyarrow import types
+
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(each, kind.field(name).type) for name, each in value.items()}
     if isinstance(value, list):
-        if value and all(isinstance(each, tuple) for each in value):
-            return {str(key): _plain(each) for key, each in value}
-        return [_plain(each) for each in value]
+        if types.is_map(kind):
+            return {str(key): _plain(each, kind.item_type) for key, each in value}
+        return [_plain(each, kind.value_type) for each in value]
     if isinstance(value, bytes):
         return payload_json(value)
     if isinstance(value, float) and not math.isfinite(value):

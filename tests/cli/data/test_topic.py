@@ -69,8 +69,12 @@ def test_topics_are_listed_with_their_partitions(bk: Any, namespace: str) -> Non
 @pytest.fixture
 def with_schema(served: Any, namespace: str) -> str:
     """The topic ``typed`` with two versions of a JSON schema, and three messages."""
-    fields = [{"name": "id", "type": "long"}, {"name": "data", "type": ["null", "bytes"], "default": None}]
-    both = [{"type": "record", "name": "R", "fields": fields[:count]} for count in (1, 2)]
+    fields = [
+        {"name": "id", "type": "long"},
+        {"name": "data", "type": ["null", "bytes"], "default": None},
+        {"name": "counts", "type": ["null", {"type": "map", "values": "long"}], "default": None},
+    ]
+    both = [{"type": "record", "name": "R", "fields": fields[:count]} for count in (1, 3)]
     store, topic, index = open_store(served.uri), TopicName.parse(f"{namespace}/typed"), list[proto.SchemaIndexEntry]()
     try:
         with blocking.connect(served.uri) as bookkeeper:
@@ -82,7 +86,7 @@ def with_schema(served: Any, namespace: str) -> str:
                 at = proto.Position(ledger_id=ledger.ledger_id, entry_id=0)
                 index.append(proto.SchemaIndexEntry(version=number, position=at))
             with bookkeeper.create_ledger() as ledger:
-                for value in (b'{"id": 1, "data": "/w=="}', b'{"id": 2}', b"oops"):
+                for value in (b'{"id": 1, "data": "/w==", "counts": {"a": 3}}', b'{"id": 2, "counts": {}}', b"oops"):
                     ledger.append(kit.entry(value))
         ledgers = [proto.LedgerInfo(ledger_id=ledger.ledger_id, entries=3, size=100, timestamp=1)]
         nodes = {
@@ -100,8 +104,8 @@ def with_schema(served: Any, namespace: str) -> str:
 def test_values_are_printed_as_the_schema_says(bk: Any, with_schema: str) -> None:
     read = ("topic", "read", with_schema, "--limit", "2", "--schema")
     assert [each["value"] for each in bk.json(*read, "latest")] == [
-        {"id": 1, "data": {"base64": "/w=="}},
-        {"id": 2, "data": None},
+        {"id": 1, "data": {"base64": "/w=="}, "counts": {"a": 3}},
+        {"id": 2, "data": None, "counts": {}},
     ]
     assert [each["value"] for each in bk.json(*read, "0")] == [{"id": 1}, {"id": 2}]
     assert bk(*read, "0") == 0
