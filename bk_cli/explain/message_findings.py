@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from bk_cli.explain.message_seen import HAS, MessageSeen
 from bk_cli.explain.topic_findings import BROKER
 from bk_core.cluster.finding import Finding, fine, note, problem
-from bk_core.errors import MessageEncryptedError
+from bk_core.errors import LedgerOffloadedError, MessageEncryptedError
 from bk_core.pulsar.messages.compression import NAMES
 from bk_core.pulsar.messages.decoder import MARKERS
 from bk_core.pulsar.model.message_id import EntryPosition
@@ -35,7 +35,7 @@ def explain_message(seen: MessageSeen) -> list[Finding]:
 def _verdict(seen: MessageSeen) -> list[Finding]:
     """Return why a read does not show the message, or that it does."""
     whole = (_elsewhere, _unreadable, _no_message, _marker)
-    for rule in (*whole, _transaction, _beyond_the_end, _held_back, _chunk, _encrypted):
+    for rule in (*whole, _beyond_the_end, _transaction, _held_back, _chunk, _encrypted):
         found = rule(seen)
         if found is not None:
             return [found]
@@ -45,8 +45,10 @@ def _verdict(seen: MessageSeen) -> list[Finding]:
 def _elsewhere(seen: MessageSeen) -> Finding | None:
     if not seen.elsewhere:
         return None
-    ledger_id = seen.position.ledger_id
-    return note(f"ledger {ledger_id} is only in the storage of {seen.elsewhere}: bookies do not have the entry")
+    where = f"ledger {seen.position.ledger_id} is only in the storage of {seen.elsewhere}"
+    if seen.not_read_there:
+        return problem(f"a read ends with {LedgerOffloadedError.code}: {where}, and {seen.not_read_there}")
+    return note(f"{where}: a read looks for the entry there, and this command does not")
 
 
 def _unreadable(seen: MessageSeen) -> Finding | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bk_cli.explain.topic_seen import SCAN_BYTES, PartSeen, TopicSeen, newest, see_topic
+from bk_cli.explain.topic_seen import PartSeen, TopicSeen, heads_of, newest, oldest, see_topic
 from bk_core import quorum
 from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
@@ -28,6 +28,7 @@ from bk_core.pulsar.messages.heads import Heads, read_heads
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.transactions import Transactions, TxnId
+from bk_core.pulsar.planning import bytes_of
 from bk_core.pulsar.proto.message_pb2 import BrokerEntryMetadata, MessageMetadata
 from bk_core.pulsar.reading import LedgerReads
 from bk_core.wire.lane.evidence import ReadTrailer
@@ -49,7 +50,7 @@ class Placed:
 @dataclass(frozen=True, slots=True)
 class ChunksSeen:
     """The entries of the chunks of a message, by number, as far as they were found. ``is_all_searched`` says that the
-    search covered all entries of the topic, because they are few and bookies have all of them."""
+    search covered all entries of the topic that may have them."""
 
     count: int
     found: Mapping[int, EntryPosition]
@@ -73,10 +74,10 @@ class Inner:
 @dataclass(frozen=True, slots=True)
 class MessageSeen:
     """A message, or an entry of which no message is named (``batch_index`` −1). ``elsewhere`` is the driver whose
-    storage alone has its ledger. ``unreadable`` is why the entry could not be read; ``problem`` is why it is no
-    message. ``refusal`` is the error of a read that has no private key. ``inner`` is None if the entry has no such
-    message. ``outcome`` is that of its transaction: ``committed``, ``aborted``, ``undecided`` or ``unknown``, and empty
-    outside transactions."""
+    storage alone has its ledger, and ``not_read_there`` is why a read cannot use that storage. ``unreadable`` is why
+    the entry could not be read; ``problem`` is why it is no message. ``refusal`` is the error of a read that has no
+    private key. ``inner`` is None if the entry has no such message. ``outcome`` is that of its transaction:
+    ``committed``, ``aborted``, ``undecided`` or ``unknown``, and empty outside transactions."""
 
     topic: TopicSeen
     part: PartSeen
@@ -84,6 +85,7 @@ class MessageSeen:
     batch_index: int
     placed: Placed | None = None
     elsewhere: str = ""
+    not_read_there: str = ""
     unreadable: str = ""
     entry_bytes: int = 0
     payload_bytes: int = 0
@@ -119,13 +121,13 @@ def parse_id(text: str) -> MessageId:
 async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, access: PulsarAccess) -> MessageSeen:
     """Gather the facts. Raises what :func:`see_topic` raises, and InvalidArgumentError if no ledger of the topic or no
     bookie has the entry, or if the entry has no such message."""
-    topic = await see_topic(bookkeeper, name, access)
-    part = _part_of(topic, wanted)
+    topic = await see_topic(bookkeeper, name, access, ledger_id=wanted.ledger_id)
+    (part,) = topic.parts
     seen = MessageSeen(topic, part, wanted.entry, wanted.batch_index)
     record = part.records.get(wanted.ledger_id)
     ledger = next(each for each in part.ledgers if each.ledger_id == wanted.ledger_id)
-    if not ledger.is_in_bookies:
-        return replace(seen, elsewhere=ledger.offloaded_by)
+    if ledger.copy is not None and not ledger.is_in_bookies:
+        return replace(seen, elsewhere=ledger.copy.driver, not_read_there=access.offload.problem(ledger.copy) or "")
     if record is None and wanted.ledger_id not in part.records:
         record = (await bookkeeper.read_metadata(wanted.ledger_id)).value
     if record is None:
@@ -136,7 +138,7 @@ async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, acce
     reads = LedgerReads(bookkeeper, access.password)
     try:
         batch = await _entry(
-            reads, TopicRange(part.topic, *wanted.entry[:1], record, wanted.entry_id, wanted.entry_id, 0)
+            reads, TopicRange(part.topic, wanted.ledger_id, record, wanted.entry_id, wanted.entry_id, 0)
         )
     except NoSuchEntryError as error:
         if not record.is_closed:
@@ -145,22 +147,6 @@ async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, acce
     except BookKeeperError as error:
         return replace(seen, unreadable=str(error))
     return await _decoded(reads, seen, batch)
-
-
-def _part_of(topic: TopicSeen, wanted: MessageId) -> PartSeen:
-    """Return the partition whose ledgers have the entry. Raises InvalidArgumentError."""
-    for part in topic.parts:
-        if any(each.ledger_id == wanted.ledger_id for each in part.ledgers):
-            return part
-    ids = sorted(each.ledger_id for part in topic.parts for each in part.ledgers)
-    known = f"its ledgers are {', '.join(map(str, ids[:8]))}{' …' if len(ids) > 8 else ''}" if ids else "it has none"
-    if ids and wanted.ledger_id < ids[0]:
-        known += "; an earlier one was trimmed, or never was one of its ledgers"
-    raise InvalidArgumentError(
-        f"{topic.topic} has no ledger {wanted.ledger_id}",
-        value=known,
-        remedy=f"bk topic show {topic.topic} --ledgers lists them",
-    )
 
 
 def _no_entry(part: PartSeen, wanted: MessageId, why: str) -> InvalidArgumentError:
@@ -297,8 +283,9 @@ async def _outcome(reads: LedgerReads, seen: MessageSeen) -> str:
     assert txn is not None
     transactions, is_exact = part.transactions or Transactions(), True
     if part.scanned_from is None or part.scanned_from > seen.position or part.scan_trouble:
-        transactions, is_exact = Transactions(), False
-        for heads in await _around(reads, seen, behind=True):
+        transactions = Transactions()
+        found, is_exact = await _around(reads, seen, behind=True)
+        for heads in found:
             heads.note(transactions)
     if txn in transactions.committed:
         return "committed"
@@ -310,60 +297,54 @@ async def _outcome(reads: LedgerReads, seen: MessageSeen) -> str:
 async def _chunks(reads: LedgerReads, seen: MessageSeen, metadata: MessageMetadata) -> ChunksSeen:
     """Look for the chunks of a message in the entries around one of them."""
     found, count, uuid = {metadata.chunk_id: seen.position}, metadata.num_chunks_from_msg, metadata.uuid
-    before = await _around(reads, seen, behind=False) if metadata.chunk_id > 0 else []
-    behind = await _around(reads, seen, behind=True) if metadata.chunk_id < count - 1 else []
-    for each in (*before, *behind):
-        for row in np.flatnonzero(each.metadata.number(fields.CHUNKS) > 1).tolist():
-            begin, length = (int(column[row]) for column in each.metadata.span(fields.UUID))
-            if bytes(each.data[begin : begin + max(0, length)]) == uuid:
-                found.setdefault(int(each.metadata.number(fields.CHUNK)[row]), each.position(row))
-    return ChunksSeen(count, dict(sorted(found.items())), _is_small(seen.part))
+    is_all_searched = True
+    for behind, is_wanted in ((False, metadata.chunk_id > 0), (True, metadata.chunk_id < count - 1)):
+        if not is_wanted:
+            continue
+        around, is_all = await _around(reads, seen, behind=behind)
+        is_all_searched &= is_all
+        for each in around:
+            for row in np.flatnonzero(each.metadata.number(fields.CHUNKS) > 1).tolist():
+                begin, length = (int(column[row]) for column in each.metadata.span(fields.UUID))
+                if bytes(each.data[begin : begin + max(0, length)]) == uuid:
+                    found.setdefault(int(each.metadata.number(fields.CHUNK)[row]), each.position(row))
+    return ChunksSeen(count, dict(sorted(found.items())), is_all_searched)
 
 
-def _is_small(part: PartSeen) -> bool:
-    """Whether bookies have all ledgers of the partition, and these are smaller than SCAN_BYTES, so that a search reads
-    all entries."""
-    in_bookies = len(part.records) == len(part.ledgers) and None not in part.records.values()
-    return in_bookies and sum(max(0, each.bytes) for each in part.ledgers) < SCAN_BYTES
+async def _around(reads: LedgerReads, seen: MessageSeen, *, behind: bool) -> tuple[list[Heads], bool]:
+    """Return the heads of the entries behind the message, or before it, up to SCAN_BYTES, and whether these are all of
+    the topic's entries there. The search ends at an entry that cannot be read."""
+    ranges, is_all = _ranges(seen, behind=behind)
+    pieces, found = oldest(ranges) if behind else newest(ranges), list[Heads]()
+    is_all &= sum(map(len, pieces)) == sum(map(len, ranges))
+    try:
+        async with aclosing(heads_of(reads, pieces)) as heads:
+            async for each in heads:
+                found.append(each)
+    except BookKeeperError:
+        is_all = False
+    return found, is_all
 
 
-async def _around(reads: LedgerReads, seen: MessageSeen, *, behind: bool) -> list[Heads]:
-    """Return the heads of the entries behind the message, or before it, up to SCAN_BYTES."""
-    pieces = [piece for each in _ranges(seen, behind=behind) for piece in each.pieces(4 << 20)]
-    if behind:
-        chosen, size = list[TopicRange](), 0
-        for piece in pieces:
-            if size > SCAN_BYTES:
-                break
-            chosen.append(piece)
-            size += piece.bytes
-    else:
-        chosen = newest(pieces)
-    found = list[Heads]()
-    for piece in chosen:
-        async with aclosing(reads.read(piece)) as batches:
-            async for batch in batches:
-                found.append(await asyncio.to_thread(read_heads, batch, check=False))
-    return found
-
-
-def _ranges(seen: MessageSeen, *, behind: bool) -> Sequence[TopicRange]:
-    """Return the ranges of the topic's entries behind the message, or before it, that bookies have."""
+def _ranges(seen: MessageSeen, *, behind: bool) -> tuple[Sequence[TopicRange], bool]:
+    """Return the ranges of the topic's entries behind the message, or before it, that bookies have, and whether these
+    are all ranges there."""
     part, at, placed = seen.part, seen.position, seen.placed
     last, _ = part.end
-    found = list[TopicRange]()
+    found, is_all = list[TopicRange](), part.open_end is None or not part.open_end.trouble
     for ledger in part.ledgers:
         is_own = ledger.ledger_id == at.ledger_id
+        if last is None or (not is_own and (ledger.ledger_id < at.ledger_id) == behind):
+            continue
         record = placed.metadata if is_own and placed is not None else part.records.get(ledger.ledger_id)
-        if record is None or last is None:
+        if record is None:
+            is_all = False
             continue
-        end = last.entry_id if last.ledger_id == ledger.ledger_id else max(ledger.entries - 1, record.last_entry_id)
-        first = 0
-        if is_own:
-            first, end = (at.entry_id + 1, end) if behind else (0, at.entry_id - 1)
-        elif (ledger.ledger_id < at.ledger_id) == behind:
-            continue
+        end = last.entry_id if last.ledger_id == ledger.ledger_id else part.last_of(ledger)
+        first = at.entry_id + 1 if is_own and behind else 0
+        if is_own and not behind:
+            end = at.entry_id - 1
         if first <= end:
-            size = max(ledger.bytes, record.length, 1024 * (end + 1))
+            size = bytes_of(ledger, record, part.ledgers, end + 1)
             found.append(TopicRange(part.topic, ledger.ledger_id, record, 0, end, size).part(first, end))
-    return found
+    return found, is_all

@@ -43,9 +43,8 @@ def show_message(access: Access, name: str, message_id: str, pulsar: PulsarAcces
     InvalidArgumentError for a text that is no message id."""
     wanted, how = parse_id(message_id), replace(pulsar, password=access.password)
     seen = _run(access, lambda bookkeeper: see_message(bookkeeper, name, wanted, how))
-    findings = explain_message(seen)
     if as_json:
-        output.print_json({**message_object(seen), "findings": as_objects(findings)})
+        output.print_json({**message_object(seen), "findings": as_objects(explain_message(seen))})
         return
     print_message(seen)
 
@@ -98,9 +97,8 @@ def _facts(seen: MessageSeen) -> Iterator[tuple[str, object]]:
         yield "value", f"{seen.inner.value_bytes} bytes"
     yield (
         "compression",
-        f"{compression_name(metadata.compression)}, {metadata.uncompressed_size} bytes before"
-        if (metadata.compression)
-        else "NONE",
+        compression_name(metadata.compression)
+        + (f", {metadata.uncompressed_size} bytes before" if metadata.compression else ""),
     )
     yield "encryption keys", ", ".join(_key_names(seen)) or "-"
     yield "schema version", _schema(seen)

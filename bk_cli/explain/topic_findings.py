@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bk_cli.explain.topic_seen import LEDGERS_MAX, PartSeen, TopicSeen
+from bk_cli.explain.topic_seen import LEDGERS_MAX, PartSeen, TopicSeen, named
 from bk_core.cluster.finding import Finding, fine, note, problem
 from bk_core.model import LedgerState
 from bk_core.pulsar.model.managed_ledger import TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition
 
-SHOWN_MAX = 8
-"""The maximum number of ledgers or subscriptions that a sentence names."""
 BROKER = "give --admin-url (pulsarAdminUrl in Spark), or read with --quorum (readMode=quorum)"
 _WEIGHTS = ("problem", "note", "fine")
 
@@ -37,7 +35,7 @@ def _begin(part: PartSeen) -> Iterator[Finding]:
     gone = [name for name, at in part.cursors.items() if at.ledger_id < first.ledger_id and at.ledger_id >= 0]
     if gone:
         yield note(
-            f"{part.topic} begins at {first}: what came before was trimmed. {_named(gone)} stood in a trimmed ledger"
+            f"{part.topic} begins at {first}: what came before was trimmed. {named(gone)} stood in a trimmed ledger"
         )
     else:
         yield fine(f"{part.topic} begins at {first}; what came before, if anything did, was trimmed")
@@ -127,7 +125,7 @@ def _offloaded(part: PartSeen) -> Iterator[Finding]:
 
 
 def _listed(found: Sequence[TopicLedger]) -> str:
-    ids = _named([str(each.ledger_id) for each in found])
+    ids = named([str(each.ledger_id) for each in found])
     return f"ledger {ids} is" if len(found) == 1 else f"ledgers {ids} are"
 
 
@@ -164,7 +162,3 @@ def _schemas(seen: TopicSeen) -> Iterator[Finding]:
     elif seen.schemas:
         listed = ", ".join(f"{each.version} {each.kind}{' (deleted)' if each.deleted else ''}" for each in seen.schemas)
         yield fine(f"versions of the schema: {listed}")
-
-
-def _named(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN_MAX]) + (" …" if len(names) > SHOWN_MAX else "")

@@ -9,16 +9,17 @@ that ends a transaction comes behind its messages, so what these entries say abo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from bk_core.client import BookKeeper
-from bk_core.errors import BookKeeperError, MetadataUnavailableError, NoSuchLedgerError
+from bk_core.errors import BookKeeperError, InvalidArgumentError, MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import EntryId, LedgerId, LedgerMetadata
 from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
 from bk_core.pulsar.lookup.nodes import PulsarNodes
-from bk_core.pulsar.messages.heads import read_heads
+from bk_core.pulsar.lookup.schema_entries import read_schemas
+from bk_core.pulsar.messages.heads import Heads, read_heads
 from bk_core.pulsar.model.managed_ledger import COMPACTION_CURSOR, Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, TopicRange
@@ -27,13 +28,14 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import Transactions
 from bk_core.pulsar.planning import PartitionPlanner
 from bk_core.pulsar.reading import PIECE_BYTES, LedgerReads
-from bk_core.pulsar.topic import Topic
 
 SCAN_BYTES = 64 << 20
 """The maximum size of the entries, in bytes, whose heads are read for one question. It is about a second of reading."""
 LEDGERS_MAX = 50
 """The maximum number of newest ledgers of a partition whose records are read."""
 PARTS_AT_ONCE = 8
+SHOWN_MAX = 8
+"""The maximum number of ledgers or subscriptions that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class PartSeen:
         settle time."""
         found, source = None, "closed"
         for each in reversed(self.ledgers):
-            last = self._last_of(each)
+            last = self.last_of(each)
             if last >= 0:
                 found = EntryPosition(each.ledger_id, last)
                 break
@@ -86,7 +88,8 @@ class PartSeen:
             found, source = self.terminated_at, "terminated"
         return found, source
 
-    def _last_of(self, ledger: TopicLedger) -> EntryId:
+    def last_of(self, ledger: TopicLedger) -> EntryId:
+        """Return the last confirmed entry of a ledger without the broker's word, or −1 if it has none."""
         if ledger is self.ledgers[-1] and self.open_end is not None:
             return self.open_end.lac
         record = self.records.get(ledger.ledger_id)
@@ -111,31 +114,62 @@ class TopicSeen:
     schema_trouble: str = ""
 
 
-async def see_topic(bookkeeper: BookKeeper, name: str, access: PulsarAccess) -> TopicSeen:
-    """Gather the facts. Raises NoSuchTopicError, UnsupportedTopicError, MetadataCorruptError and
-    MetadataUnavailableError."""
-    async with PulsarCluster(bookkeeper, access) as cluster:
+async def see_topic(
+    bookkeeper: BookKeeper, name: str, access: PulsarAccess, *, ledger_id: LedgerId | None = None
+) -> TopicSeen:
+    """Gather the facts. With ``ledger_id``, only the partition that has this ledger is examined. Raises
+    NoSuchTopicError, UnsupportedTopicError, MetadataCorruptError, MetadataUnavailableError, and InvalidArgumentError if
+    no partition has the ledger."""
+    offload = replace(access.offload, read_priority="bookkeeper-first")  # the facts are those of the bookies
+    async with PulsarCluster(bookkeeper, replace(access, offload=offload)) as cluster:
         nodes, topic = await cluster.nodes(), TopicName.parse(name)
         parts = await asyncio.to_thread(nodes.parts, topic)
         gate = asyncio.Semaphore(PARTS_AT_ONCE)
 
-        async def look(part: TopicName) -> PartSeen:
+        async def record_of(part: TopicName) -> ManagedLedger:
             async with gate:
-                return await see_part(cluster, nodes, part, access)
+                return await asyncio.to_thread(nodes.managed_ledger, part) or ManagedLedger(())
 
-        seen = await asyncio.gather(*(look(part) for part in parts))
-    schemas, trouble = list[TopicSchema](), ""
-    try:
-        async with Topic(bookkeeper, str(topic.whole), access=access) as whole:
-            schemas = await whole.schemas()
-    except BookKeeperError as error:
-        trouble = str(error)
+        async def look(part: TopicName, record: ManagedLedger) -> PartSeen:
+            async with gate:
+                return await see_part(cluster, nodes, part, record, access.password)
+
+        found = dict(zip(parts, await asyncio.gather(*map(record_of, parts)), strict=True))
+        wanted = found if ledger_id is None else _holding(topic, found, ledger_id)
+        seen = await asyncio.gather(*(look(part, record) for part, record in wanted.items()))
+        schemas, trouble = list[TopicSchema](), ""
+        try:
+            schemas = await read_schemas(bookkeeper, nodes, topic.whole, access.password)
+        except BookKeeperError as error:
+            trouble = str(error)
     return TopicSeen(topic, bool(parts) and parts[0] != topic, seen, schemas, trouble)
 
 
-async def see_part(cluster: PulsarCluster, nodes: PulsarNodes, topic: TopicName, access: PulsarAccess) -> PartSeen:
+def _holding(
+    topic: TopicName, records: Mapping[TopicName, ManagedLedger], ledger_id: LedgerId
+) -> dict[TopicName, ManagedLedger]:
+    """Return the partition that has this ledger, with its record. Raises InvalidArgumentError."""
+    for part, record in records.items():
+        if any(each.ledger_id == ledger_id for each in record.ledgers):
+            return {part: record}
+    ids = sorted(each.ledger_id for record in records.values() for each in record.ledgers)
+    known = f"its ledgers are {named(list(map(str, ids)))}" if ids else "it has none"
+    if ids and ledger_id < ids[0]:
+        known += "; an earlier one was trimmed, or never was one of its ledgers"
+    raise InvalidArgumentError(
+        f"{topic} has no ledger {ledger_id}", value=known, remedy=f"bk topic show {topic} --ledgers lists them"
+    )
+
+
+def named(names: Sequence[str]) -> str:
+    """Return a list of names for a sentence, which has at most SHOWN_MAX of them."""
+    return ", ".join(names[:SHOWN_MAX]) + (" …" if len(names) > SHOWN_MAX else "")
+
+
+async def see_part(
+    cluster: PulsarCluster, nodes: PulsarNodes, topic: TopicName, record: ManagedLedger, password: bytes
+) -> PartSeen:
     """Gather the facts about one partition. Raises MetadataCorruptError and MetadataUnavailableError."""
-    record = await asyncio.to_thread(nodes.managed_ledger, topic) or ManagedLedger(())
     records = await _records(cluster.bookkeeper, record.ledgers[-LEDGERS_MAX:])
     said, broker_trouble = await _said(cluster, topic)
     planner = cluster.planner(nodes, topic, broker_may_fail=True)
@@ -146,7 +180,7 @@ async def see_part(cluster: PulsarCluster, nodes: PulsarNodes, topic: TopicName,
         metadata = records.get(last.ledger_id) if last is not None else None
         open_end = None
         if last is not None and metadata is not None and not metadata.is_closed:
-            open_end = await _open_end(cluster.bookkeeper, last.ledger_id, access.password)
+            open_end = await _open_end(cluster.bookkeeper, last.ledger_id, password)
         seen = PartSeen(
             topic,
             record.ledgers,
@@ -161,42 +195,51 @@ async def see_part(cluster: PulsarCluster, nodes: PulsarNodes, topic: TopicName,
             compaction is not None and await _exists(cluster.bookkeeper, compaction.compacted_ledger),
         )
         scans = await cluster.may_have_transactions(nodes, topic)
-        return await _scanned(cluster, planner, record, seen, access.password) if scans else seen
+        return await _scanned(cluster, planner, record, seen) if scans else seen
     finally:
         await planner.close()
 
 
 async def _scanned(
-    cluster: PulsarCluster, planner: PartitionPlanner, record: ManagedLedger, seen: PartSeen, password: bytes
+    cluster: PulsarCluster, planner: PartitionPlanner, record: ManagedLedger, seen: PartSeen
 ) -> PartSeen:
     """Return ``seen`` with the transactions of the newest entries."""
     transactions, scanned_from, trouble = Transactions(), None, ""
     try:
         pieces = newest(await planner.ranges(_newest_in_bookies(record)))
         scanned_from = EntryPosition(pieces[0].ledger_id, pieces[0].first) if pieces else None
-        await note_transactions(LedgerReads(cluster.bookkeeper, password), pieces, transactions)
+        async for heads in heads_of(cluster.reads(), pieces):
+            heads.note(transactions)
     except BookKeeperError as error:
         trouble = str(error)
     return replace(seen, transactions=transactions, scanned_from=scanned_from, scan_trouble=trouble)
 
 
-async def note_transactions(reads: LedgerReads, pieces: Iterable[TopicRange], transactions: Transactions) -> None:
+async def heads_of(reads: LedgerReads, pieces: Iterable[TopicRange]) -> AsyncGenerator[Heads, None]:
     """Read the heads of these entries, in order. Raises what reading raises."""
     for piece in pieces:
         async with aclosing(reads.read(piece)) as batches:
             async for batch in batches:
-                heads = await asyncio.to_thread(read_heads, batch, compacted=piece.is_compacted, check=False)
-                heads.note(transactions)
+                yield await asyncio.to_thread(read_heads, batch, check=False)
 
 
-def newest(ranges: Sequence[TopicRange], bytes_max: int = SCAN_BYTES) -> list[TopicRange]:
-    """Return the last pieces of these ranges, at least one, of about ``bytes_max`` bytes together."""
+def oldest(ranges: Iterable[TopicRange]) -> list[TopicRange]:
+    """Return the first pieces of these ranges, at least one, of at most about ``SCAN_BYTES`` together."""
+    return _bounded(piece for each in ranges for piece in each.pieces(PIECE_BYTES))
+
+
+def newest(ranges: Iterable[TopicRange]) -> list[TopicRange]:
+    """Return the last pieces of these ranges, at least one, of at most about ``SCAN_BYTES`` together."""
+    return _bounded(reversed([piece for each in ranges for piece in each.pieces(PIECE_BYTES)]))[::-1]
+
+
+def _bounded(pieces: Iterable[TopicRange]) -> list[TopicRange]:
     found, size = list[TopicRange](), 0
-    for piece in reversed([piece for each in ranges for piece in each.pieces(PIECE_BYTES)]):
-        if found and size + piece.bytes > bytes_max:
-            break
-        found.insert(0, piece)
+    for piece in pieces:
         size += piece.bytes
+        if found and size > SCAN_BYTES:
+            break
+        found.append(piece)
     return found
 
 

@@ -145,7 +145,7 @@ class PartitionPlanner:
             if first > last:
                 continue
             self._check_readable(each)
-            size = _bytes_of(each, metadata, record.ledgers, last + 1)
+            size = bytes_of(each, metadata, record.ledgers, last + 1)
             copy = each.copy if self._storage.reads_copy(each) else None
             whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy)
             found.append(whole.part(first, last))
@@ -172,7 +172,7 @@ class PartitionPlanner:
             if each.ledger_id == start.ledger_id:
                 last = min(last, start.entry_id - 1)
             if last >= 0:
-                size = _bytes_of(each, metadata, record.ledgers, last + 1)
+                size = bytes_of(each, metadata, record.ledgers, last + 1)
                 copy = each.copy if self._storage.reads_copy(each) else None
                 found.append(TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy))
         return found
@@ -387,7 +387,7 @@ def _closed_of(ledgers: Sequence[TopicLedger], records: Sequence[LedgerMetadata]
     return {each.ledger_id: metadata for each, metadata in pairs if metadata.is_closed}
 
 
-def _bytes_of(ledger: TopicLedger, metadata: LedgerMetadata, others: Sequence[TopicLedger], entries: int) -> int:
+def bytes_of(ledger: TopicLedger, metadata: LedgerMetadata, others: Sequence[TopicLedger], entries: int) -> int:
     """Return the size in bytes of the first ``entries`` entries of a ledger, estimated from means per entry."""
     if metadata.is_closed and metadata.length > 0:
         return metadata.length * entries // max(1, metadata.last_entry_id + 1)

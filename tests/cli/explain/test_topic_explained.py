@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bk_cli import output
-from bk_cli.explain import topic_explained
+from bk_cli.explain import topic_explained, topic_seen
 from bk_cli.explain.message_findings import explain_message
 from bk_cli.explain.message_seen import MessageSeen, parse_id, see_message
 from bk_cli.explain.topic_findings import explain_topic
@@ -21,6 +22,7 @@ from bk_core.pulsar.cluster import PulsarAccess
 from bk_core.pulsar.lookup.nodes import SNAPSHOTS
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
+from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.proto.message_pb2 import MessageMetadata
 from tests.kit import pulsar_entries as kit
@@ -234,6 +236,58 @@ async def test_messages_of_transactions_and_their_markers() -> None:
         ]
 
 
+async def test_entries_around_a_message_that_cannot_be_read_leave_its_own_facts() -> None:
+    async with pulsar_world() as world:
+        at = (await world.ledger(NAME, [txn(b"a", 1), chunk(0, b"a")])).ledger_id
+        closed = await world.writer.create_ledger(password=b"another")
+        for entry in (chunk(1, b"b"), chunk(2, b"c"), marker(21, 1)):
+            await closed.append(entry)
+        await closed.close()
+        info = proto.LedgerInfo(ledger_id=closed.ledger_id, entries=3, size=closed.length, timestamp=1)
+        world._ledgers[TopicName.parse(NAME)].append(info)
+        world.publish(TopicName.parse(NAME))
+        assert (await message(world, f"{at}:0"))[0] == (
+            "note: the outcome of transaction (1,1) was not found in the entries that were looked at"
+        )
+        assert (await message(world, f"{at}:1"))[0] == (
+            "note: it is chunk 1 of 3 of a message; these chunks are not in the entries that were looked at: 2, 3"
+        )
+
+
+async def test_many_entries_that_are_smaller_than_a_guess_are_all_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_seen, "SCAN_BYTES", 16 << 10)
+    async with pulsar_world() as world:
+        entries = [chunk(0, b"a"), *plain(*[b"x"] * 100), chunk(1, b"b"), chunk(2, b"c")]
+        assert sum(map(len, entries)) < topic_seen.SCAN_BYTES < 1024 * len(entries)
+        at = (await world.ledger(NAME, entries)).ledger_id
+        assert (await message(world, f"{at}:0"))[0].endswith(f"chunk 1 of 3 of a message from {at}:0 to {at}:102")
+
+
+async def test_only_the_partition_of_a_message_is_examined() -> None:
+    async with pulsar_world() as world:
+        world.partitioned(NAME, 3)
+        written = await world.ledger(f"{NAME}-partition-1", plain(b"a"))
+        found = await seen(world, f"{written.ledger_id}:0")
+        assert [str(each.topic) for each in found.topic.parts] == [f"{NAME}-partition-1"]
+
+
+async def test_an_entry_of_a_transaction_above_the_end_is_said_to_be_above_it() -> None:
+    async with pulsar_world() as world:
+        transactions(world)
+        at = (await world.ledger(NAME, [kit.entry(b"a"), txn(b"b", 1)], is_open=True)).ledger_id
+        assert (await message(world, f"{at}:1"))[0].startswith(f"note: a read ends after {at}:0, which is the LAC")
+
+
+async def test_facts_come_from_bookies_while_they_have_the_ledger(tmp_path: Path) -> None:
+    async with pulsar_world() as world:
+        transactions(world)
+        at = (await world.ledger(NAME, [txn(b"a", 1), marker(21, 1)])).ledger_id
+        (await world.offload_to(tmp_path, NAME, 0, deleted=False)).unlink()
+        told = await topic(world, offload=OffloadStorage(uri=tmp_path.as_uri()))
+        assert "fine: no transaction is undecided. Aborted ones: 0" in told
+        assert (await message(world, f"{at}:0"))[0] == "fine: a read shows it: transaction (1,1) was committed"
+
+
 async def test_chunks() -> None:
     async with pulsar_world() as world:
         first = await world.ledger(NAME, [chunk(0, b"a"), kit.entry(b"x"), chunk(1, b"b")])
@@ -314,8 +368,15 @@ async def test_entries_that_are_not_there() -> None:
         with pytest.raises(InvalidArgumentError, match=f"{NAME} has no entry {lost.ledger_id}:7.*ends at entry 0"):
             await message(world, f"{lost.ledger_id}:7")
         assert await message(world, f"{away.ledger_id}:0") == [
-            f"note: ledger {away.ledger_id} is only in the storage of aws-s3: bookies do not have the entry"
+            f"note: ledger {away.ledger_id} is only in the storage of aws-s3: a read looks for the entry there, and "
+            "this command does not"
         ]
+        world.offload(NAME, 0, "filesystem", deleted=True)
+        (found,) = await message(world, f"{away.ledger_id}:0")
+        assert found.startswith(
+            f"problem: a read ends with BK_LEDGER_OFFLOADED: ledger {away.ledger_id} is only in the storage of "
+            "filesystem, and the filesystem offloader writes"
+        )
         await world.writer.delete_ledger(lost.ledger_id)
         assert "does not exist" in (await message(world, f"{lost.ledger_id}:0"))[0]
 
