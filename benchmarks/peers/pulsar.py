@@ -26,8 +26,7 @@ from bk_core.pulsar.cluster import PulsarAccess
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import FAST, JavaProgram
 from tests.interop.peers import ApacheCluster
-from tests.interop.pulsar import BROKER as BROKER_SETTINGS
-from tests.interop.pulsar import Broker, Client, install_client
+from tests.interop.pulsar import Broker, Client, broker_settings, install_client
 
 if TYPE_CHECKING:
     from benchmarks.running.world import World
@@ -48,12 +47,6 @@ SETTINGS = {
 NOTE = f"Apache Pulsar {PULSAR.partition('-')[2]}, one broker, 3/3/2 on the same three bookies of ours, no cache"
 
 
-def settings_of(changed: dict[str, str]) -> str:
-    """Return the broker's configuration of the trials, with changes."""
-    lines = [line for line in BROKER_SETTINGS.splitlines() if line.partition("=")[0] not in changed]
-    return "\n".join([*lines, *(f"{name}={value}" for name, value in changed.items())]) + "\n"
-
-
 Made = TypeVar("Made")
 
 
@@ -68,7 +61,7 @@ class Pulsar:
         self._bookies = APACHES_BOOKIES if on_apaches else BOOKIES
         with world.processes.born(self._bookies):
             self.cluster = _apaches(world, self.folder) if on_apaches else _ours(world, self.folder)
-        self.broker = Broker(self.cluster, settings_of(SETTINGS), flags=("-Xmx1g", "-XX:MaxDirectMemorySize=1g"))
+        self.broker = Broker(self.cluster, broker_settings(SETTINGS), flags=("-Xmx1g", "-XX:MaxDirectMemorySize=1g"))
         stack.callback(self.broker.kill)
         self.broker.initialize()
         with world.processes.born(APACHES_BROKER if on_apaches else BROKER):

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,6 +62,12 @@ systemTopicEnabled=false
 topicLevelPoliciesEnabled=false
 numHttpServerThreads=8
 """
+
+
+def broker_settings(changed: Mapping[str, str]) -> str:
+    """The configuration of a broker, with these settings changed or added."""
+    lines = [line for line in BROKER.splitlines() if line.partition("=")[0] not in changed]
+    return "\n".join([*lines, *(f"{name}={value}" for name, value in changed.items())]) + "\n"
 
 
 SMALL = ("-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=1")

@@ -38,7 +38,7 @@ from bk_core.pulsar.messages.rows import TYPES
 from bk_core.pulsar.model.message_id import MessageId
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import JavaProgram, Program
-from tests.interop.pulsar import BROKER, Broker, Client, install_client
+from tests.interop.pulsar import Broker, Client, broker_settings, install_client
 from tests.interop.pulsar_schemas import schema_kinds
 from tests.interop.steps import Steps, parser, run
 from tests.kit.pulsar_rows import base64_of, rows_of
@@ -70,12 +70,6 @@ SENT = 300
 QUORUM_SETTLE_MS = 2000
 EXPLAINED = 30
 """How many entries at the end of a topic are explained."""
-
-
-def broker_settings() -> str:
-    """The configuration of the other trial, with transactions, small ledgers and heads of the broker."""
-    lines = [line for line in BROKER.splitlines() if line.partition("=")[0] not in SETTINGS]
-    return "\n".join([*lines, *(f"{name}={value}" for name, value in SETTINGS.items())]) + "\n"
 
 
 def as_python_says(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -374,7 +368,7 @@ def started(steps: Steps, path: Path, *, apache: bool) -> Iterator[World]:
         python, version = install_client(path / "venv", CLIENT)
         step.found = f"{PULSAR}; {CLIENT} {version}"
     with LocalCluster(path / "cluster", bookies=4, port=0, zookeeper_port=0, apache=apache) as cluster:
-        broker, programs = Broker(cluster, broker_settings()), list[Program]()
+        broker, programs = Broker(cluster, broker_settings(SETTINGS)), list[Program]()
         try:
             with steps.step("the broker starts") as step:
                 broker.initialize()
