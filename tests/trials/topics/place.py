@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-import random
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,10 @@ from typing import Any, Self
 from bk_cli.access import Access
 from bk_cli.local.cluster import LocalCluster
 from bk_core.pulsar.cluster import PulsarAccess
-from tests.interop.pulsar import BROKER, Broker, Client, install_client
+from tests.interop.pulsar import Broker, Client, broker_settings, install_client
+from tests.kit.waiting import comes_true
 from tests.trials.topics.judge import Content, Id, Seen, differing
-from tests.trials.topics.readers import Stream, Tail, wait_for
+from tests.trials.topics.readers import Stream, Tail
 
 TOPIC = "persistent://public/default/followed"
 SUBSCRIPTION = "keeper"
@@ -29,13 +30,10 @@ SETTINGS = {
     "brokerDeduplicationEntriesInterval": "50",  # a cursor of the broker's own must not keep ledgers from being trimmed
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
+ASK_S = 0.1
+"""The time between two looks at what readers or the broker have done."""
 CATCH_UP_S = 90.0
 """How long after the last acknowledgement a reader may take. Half of it is for Spark to start again."""
-
-
-def broker_settings() -> str:
-    lines = [line for line in BROKER.splitlines() if line.partition("=")[0] not in SETTINGS]
-    return "\n".join([*lines, *(f"{name}={value}" for name, value in SETTINGS.items())]) + "\n"
 
 
 @dataclass(slots=True)
@@ -58,8 +56,8 @@ class Session:
 class Place:
     """A context manager. Both readers follow the topic from its first message on."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        self.path, self.dice = path, random.Random(seed)
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.partitions = PARTITIONS
         self._stack = ExitStack()
         self._sessions = 0
@@ -70,7 +68,7 @@ class Place:
             self.cluster = stack.enter_context(
                 LocalCluster(self.path / "cluster", bookies=BOOKIES, port=0, zookeeper_port=0)
             )
-            self.broker = Broker(self.cluster, broker_settings())
+            self.broker = Broker(self.cluster, broker_settings(SETTINGS))
             stack.callback(self.broker.kill)
             self.broker.initialize()
             self.broker.start()
@@ -130,7 +128,7 @@ class Place:
                 self.admin("POST", f"{self._topic(partition)}/trim")
             return sum(len(set(ledgers) - set(self.ledgers(partition))) for partition, ledgers in before.items())
 
-        wait_for(lambda: trimmed() > 0, 5)
+        comes_true(lambda: trimmed() > 0, 5, ASK_S)
         self.admin("POST", "namespaces/public/default/retention", RETENTION.format(-1))
         return trimmed()
 
@@ -173,14 +171,14 @@ class Place:
             self.take()
             return not any(each.missing(acked) for each in self.readers)
 
-        wait_for(is_there, CATCH_UP_S)
+        comes_true(is_there, CATCH_UP_S, ASK_S)
         for each in self.readers:
             each.check(acked)
         return [problem for each in self.readers for problem in each.take_problems()]
 
     def finish(self) -> list[str]:
         """Return what is wrong with all that came. Nothing is produced any more."""
-        wait_for(lambda: False, 2)  # what nobody asked for may still come
+        time.sleep(2)  # what nobody asked for may still come
         self.take()
         found = [problem for each in self.readers for problem in each.take_problems()]
         return found + differing(*self.readers)

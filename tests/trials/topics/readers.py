@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ from bk_cli.local.children import child_environment, last_lines
 from bk_core.blocking.topics import Topic
 from bk_core.errors import BookKeeperError
 from bk_core.pulsar.model.message_id import MessageId
+from tests.kit.waiting import comes_true
 from tests.trials.topics.judge import Content, Id, Row, Seen
 
 STOP_S = 60.0
@@ -63,12 +62,11 @@ class Stream:
     def wait_for_batch(self, within_s: float) -> bool:
         """Wait until a micro-batch has written its rows; Spark notes a moment later that it is done. Return whether
         there was one in time."""
-        before = self._written()
-        return wait_for(lambda: self._written() > before, within_s, every_s=0.005)
+        before = len(self._files())
+        return comes_true(lambda: len(self._files()) > before, within_s, 0.005)
 
-    def _written(self) -> int:
-        rows = self._where / "rows"
-        return sum(1 for _ in rows.glob("*.arrow"))
+    def _files(self) -> list[Path]:
+        return list((self._where / "rows").glob("*.arrow"))
 
     def stop(self) -> None:
         """Stop the query as its user does, in the middle of whatever it does."""
@@ -97,8 +95,7 @@ class Stream:
         if self._process is not None and (code := self._process.poll()) is not None:
             self.seen.complain(f"the query ended with {code}: {last_lines(self.log_path)}")
             self.kill()
-        rows = self._where / "rows"
-        for path in sorted(rows.glob("*.arrow")) if rows.exists() else ():
+        for path in sorted(self._files()):
             if path.name not in self._taken:
                 self._taken.add(path.name)
                 self._take_batch(int(path.name.partition("-")[0]), rows_of(pa.ipc.open_file(path).read_all()))
@@ -154,11 +151,3 @@ class Tail:
         self._tail.close()
         self._thread.join(STOP_S)
         self._topic.close()
-
-
-def wait_for(is_done: Callable[[], bool], within_s: float, every_s: float = 0.1) -> bool:
-    """Wait until something is so. Return whether it became so in time."""
-    deadline = time.monotonic() + within_s
-    while not (done := is_done()) and time.monotonic() < deadline:
-        time.sleep(every_s)
-    return done

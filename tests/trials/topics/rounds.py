@@ -7,9 +7,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
+from tests.kit.waiting import comes_true
 from tests.trials.harness import Figures
-from tests.trials.topics.place import PARTITIONS_MAX, Place
-from tests.trials.topics.readers import wait_for
+from tests.trials.topics.place import ASK_S, PARTITIONS_MAX, Place
 
 KINDS = ("plain", "batched", "lz4")
 PER_SECOND = (50, 150, 400)
@@ -18,19 +18,19 @@ STARTED_S = 120.0
 
 
 class Round:
-    """A round of at least ``round_s`` seconds. ``number`` and the place's seed decide all that is random."""
+    """A round of at least ``round_s`` seconds. ``seed`` and ``number`` decide all that is random."""
 
-    def __init__(self, place: Place, number: int, round_s: float) -> None:
-        self._place, self._number, self._round_s = place, number, round_s
+    def __init__(self, place: Place, seed: int, number: int, round_s: float) -> None:
+        self._place, self._dice, self._round_s = place, random.Random(f"{seed}/{number}"), round_s
         self._figures = Figures(rounds=1)
 
     def run(self, what: str) -> Figures:
         """Produce, do ``what``, wait for the readers and judge."""
-        place, figures, dice = self._place, self._figures, self._place.dice
+        place, figures, dice = self._place, self._figures, self._dice
         kind, began, rows = dice.choice(KINDS), time.monotonic(), len(place.stream.seen)
         session = place.begin(kind, dice.choice(PER_SECOND), dice.choice(SIZES))
         self._wait(self._round_s * dice.uniform(0.1, 0.3))
-        HAPPENINGS[what](self, dice)
+        HAPPENINGS[what](self)
         self._wait(self._round_s - (time.monotonic() - began))
         figures.problems += place.end(session)
         acked = time.monotonic()
@@ -49,66 +49,71 @@ class Round:
             self._place.take()
             time.sleep(0.1)
 
-    def nothing(self, dice: random.Random) -> None:
+    def nothing(self) -> None:
         """Only ledgers roll."""
 
-    def bookie(self, dice: random.Random) -> None:
+    def bookie(self) -> None:
         """A bookie is killed, and starts again."""
-        victim = dice.choice(self._place.cluster.bookies)
+        victim = self._dice.choice(self._place.cluster.bookies)
         victim.kill()
-        self._wait(dice.uniform(0, 4))
+        self._wait(self._dice.uniform(0, 4))
         victim.start()
         self._place.cluster.wait_ready([victim])
         self._figures.counts["bookies killed"] = 1
 
-    def broker(self, dice: random.Random) -> None:
+    def broker(self) -> None:
         """The broker is killed, and starts again."""
         self._place.broker.kill()
-        self._wait(dice.uniform(0, 3))
+        self._wait(self._dice.uniform(0, 3))
         self._place.broker.start()
         self._figures.counts["brokers killed"] = 1
 
-    def stop(self, dice: random.Random) -> None:
+    def stop(self) -> None:
         """The query is stopped, and goes on from its checkpoint."""
         self._has_begun()
         self._place.stream.stop()
-        self._again(dice)
+        self._again()
         self._figures.counts["queries stopped"] = 1
 
-    def kill(self, dice: random.Random) -> None:
+    def kill(self) -> None:
         """The query's driver is killed, and another one goes on from the checkpoint."""
         self._has_begun()
-        if dice.random() < 0.7:
+        if self._dice.random() < 0.7:
             self._place.stream.wait_for_batch(self._round_s)
         self._place.stream.kill()
-        self._again(dice)
+        self._again()
         self._figures.counts["queries killed"] = 1
 
     def _has_begun(self) -> None:
         """The query has begun to read since its last start: else its checkpoint would be old."""
         rows = len(self._place.stream.seen)
-        wait_for(lambda: self._place.take() is None and len(self._place.stream.seen) > rows, STARTED_S)
 
-    def _again(self, dice: random.Random) -> None:
-        self._wait(dice.uniform(0, 2))
+        def has_more() -> bool:
+            self._place.take()
+            return len(self._place.stream.seen) > rows
+
+        comes_true(has_more, STARTED_S, ASK_S)
+
+    def _again(self) -> None:
+        self._wait(self._dice.uniform(0, 2))
         self._place.take()
         before = self._place.stream.replayed
         self._place.stream.start()
         self._has_begun()
         self._figures.counts["micro-batches replayed"] = self._place.stream.replayed - before
 
-    def partitions(self, dice: random.Random) -> None:
+    def partitions(self) -> None:
         """The topic gains a partition. The next session's producer knows it."""
         if self._place.partitions < PARTITIONS_MAX:
             self._place.add_partition()
             self._figures.counts["partitions added"] = 1
 
-    def trim(self, dice: random.Random) -> None:
+    def trim(self) -> None:
         """Ledgers that both readers have read are trimmed."""
         self._figures.counts["ledgers trimmed"] = self._place.trim()
 
 
-Happening = Callable[[Round, random.Random], None]
+Happening = Callable[[Round], None]
 HAPPENINGS: Mapping[str, Happening] = {
     "bookie killed": Round.bookie,
     "partition added": Round.partitions,

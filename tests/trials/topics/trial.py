@@ -15,12 +15,12 @@ ROUND_S = 18.0
 
 
 class TopicsWorld:
-    def __init__(self, place: Place, round_s: float = ROUND_S) -> None:
-        self._place, self._round_s = place, round_s
+    def __init__(self, place: Place, seed: int) -> None:
+        self._place, self._seed = place, seed
 
     def round(self, number: int) -> Figures:
         what = list(HAPPENINGS)[number % len(HAPPENINGS)]
-        return Round(self._place, number, self._round_s).run(what)
+        return Round(self._place, self._seed, number, ROUND_S).run(what)
 
     def finish(self) -> Figures:
         return Figures(problems=self._place.finish())
@@ -44,8 +44,8 @@ class TopicsTrial(Trial):
 
     @contextmanager
     def world(self, path: Path, figures: Figures) -> Iterator[TopicsWorld]:
-        with Place(path, self.ask.seed + figures.rounds) as place:
-            yield TopicsWorld(place)
+        with Place(path) as place:
+            yield TopicsWorld(place, self.ask.seed)
 
     def missing(self, figures: Figures) -> list[str]:
         """What did not happen, although there were rounds enough for it."""
