@@ -17,6 +17,7 @@ import click
 from bk_cli import options, output
 from bk_cli.access import Access, access
 from bk_core.cluster.payloads import payload_json, payload_text
+from bk_core.protocol.config import QUORUM_SETTLE_MS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.managed_ledger import Cursor
     from bk_core.pulsar.topic import PartitionInfo, TopicInfo
-
-QUORUM_SETTLE_MS = 60_000
 
 _ENDS = {
     "closed": "its last ledger is closed",

@@ -15,11 +15,11 @@ from bk_core.blocking.base import BookKeeperBase, DetachedReaderBase, LedgerWrit
 from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.client.config import ClientConfig
 from bk_core.client.detached import Refresh
-from bk_core.client.reading.reader import QUORUM_SETTLE_MS
 from bk_core.client.running.metrics import ClientMetrics
 from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieId, BookieServiceInfo, DigestType, EntryId, LedgerId, LedgerMetadata, Versioned
+from bk_core.protocol.config import QUORUM_SETTLE_MS
 
 
 class LedgerWriter(LedgerWriterBase):

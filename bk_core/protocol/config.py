@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+QUORUM_SETTLE_MS = 60_000
+"""The milliseconds between the two looks for the end of an open ledger above its LAC, unless the caller gives others.
+This is twice the client timeout of Pulsar."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryConfig:

@@ -21,6 +21,7 @@ from typing import Any
 from bk_core.access.secret_files import secret_of_file, secret_of_variable
 from bk_core.errors import InvalidArgumentError
 from bk_core.model import DIGEST_TYPE_NAMES
+from bk_core.protocol.config import QUORUM_SETTLE_MS
 from bk_core.units import parse_size, parse_time_ms
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.errors import bad_value, unknown_option
@@ -133,7 +134,9 @@ class BkOptions:
     read_mode: str = _option(
         "readMode", OptionKind.CHOICE, _READS, default="lac", choices=("lac", "closedOnly", "fence", "quorum")
     )
-    quorum_settle_ms: int = _option("quorumSettleMs", OptionKind.COUNT, _READS, default="60000", minimum=1000)
+    quorum_settle_ms: int = _option(
+        "quorumSettleMs", OptionKind.COUNT, _READS, default=str(QUORUM_SETTLE_MS), minimum=1000
+    )
     starting: Bound = field(
         metadata=_made_of(
             OptionDefinition("startingOffsets", OptionKind.OFFSETS, _READS, kept=True),

@@ -29,14 +29,11 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import NO_ENTRY, EntryId, LedgerId, LedgerMetadata, Versioned
+from bk_core.protocol.config import QUORUM_SETTLE_MS
 from bk_core.transport.port import Transport
 
 TAIL_WAIT_S = 30.0
 """The number of seconds that a tail waits for a new LAC before it checks again whether the ledger is closed."""
-
-QUORUM_SETTLE_MS = 60_000.0
-"""The milliseconds that :meth:`LedgerReader.wait_quorum_end` waits between its two requests to the bookies. This is
-twice the client timeout of Pulsar."""
 
 
 class LedgerReader:
