@@ -71,3 +71,23 @@ def test_a_child_that_ignores_sigterm_ends_too() -> None:
     )
     pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
     assert comes_true(lambda: ended(pid))
+
+
+@pytest.mark.rule("E4")
+def test_a_sigterm_that_comes_while_the_command_starts_ends_the_command() -> None:
+    command = "import time; time.sleep(60)"
+    code = (
+        "import os, signal, subprocess, sys; from bk_cli.local import lifeline\n"
+        "class Started(subprocess.Popen):\n"
+        "    def __init__(self, *arguments, **named):\n"
+        "        super().__init__(*arguments, **named)\n"
+        "        print(self.pid, flush=True); os.kill(os.getpid(), signal.SIGTERM)\n"
+        "subprocess.Popen = Started\n"
+        f"sys.exit(lifeline.main([sys.executable, '-c', {command!r}]))\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as wrapper:
+        assert wrapper.stdout is not None
+        child = int(wrapper.stdout.readline())
+        assert wrapper.wait(DEADLINE_S) == 128 + signal.SIGTERM
+    assert comes_true(lambda: ended(child))
