@@ -43,7 +43,7 @@ from bk_core.model import Fragment, Versioned
 from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 from tests.kit.transitions import members
-from tests.logs.change_kit import EMPTY, LOG
+from tests.logs.change_kit import EMPTY, LOG, head_read
 from tests.logs.test_compaction_runs import extents_of
 
 Follows = Mapping[str, str]
@@ -460,3 +460,44 @@ def test_every_answer_to_every_request_of_a_compaction_is_followed_by_what_its_t
     limits = (CompactionLimits(), CompactionLimits(copy_bytes_max=1))
     firsts = [Told(lambda each=each: Compaction(LOG, each, NoNonce())) for each in limits]
     check(Sweep(firsts, answers, ignored=("_done", "_copies"), states_max=600), COMPACTION)
+
+
+def copying() -> tuple[Told, tuple[Any, ...]]:
+    """A compaction that has asked for the extents, and answers up to the list of the copy in place of its run."""
+    run, good = tuple(extents_of(3, 4)), Content(2, 7, 1, 2)
+    copied = ask.RunCopied(replace(extent(9), entry_count=2, size_bytes=7), good)
+    listed = ask.ExtentsListed(EMPTY.uuid, run, CompactionLimits())
+    head = head_read(replace(EMPTY, tail=run, next_offset=2))
+    return Told(lambda: Compaction(LOG, CompactionLimits(), NoNonce())), (
+        listed,
+        copied,
+        good,
+        {LOG: head},
+        {LOG: None},
+    )
+
+
+def test_a_listed_copy_ends_a_row_of_disturbances() -> None:
+    told, answers = copying()
+    for _ in range(compaction_sequence.DISTURBANCES_MAX + 1):
+        assert told.tell(MetadataCorruptError("a page is gone")) == ask.ListExtents()
+        for answer in answers:
+            told.tell(answer)
+        assert told.tell(None) == ask.ListExtents()
+
+
+@pytest.mark.rule("N4")
+def test_a_copy_that_cannot_be_read_back_is_dropped_and_one_that_may_be_listed_is_not() -> None:
+    told, (listed, copied, good, *listing) = copying()
+    told.tell(listed)
+    told.tell(copied)
+    read_back = told.copy()
+    assert read_back.tell(BookKeeperError("away")) == ask.DropCopy(9)
+    assert read_back.tell(None).what == "away"
+    for answer in (good, *listing):
+        told.tell(answer)
+    error = told.tell(MetadataUnavailableError("away", outcome=Outcome.UNKNOWN))
+    while not told.is_done:
+        assert not isinstance(told.request, ask.DropCopy)
+        error = told.tell(MetadataUnavailableError("away"))
+    assert error.outcome is Outcome.UNKNOWN
