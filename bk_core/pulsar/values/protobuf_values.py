@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 import pyarrow as pa
@@ -44,19 +45,12 @@ def descriptor_of(definition: bytes) -> Descriptor:
     try:
         data = json.loads(definition)
         files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(data["fileDescriptorSet"]))
-        pool, left = descriptor_pool.DescriptorPool(), list(files.file)
-        while left:  # each file comes after those that it imports
-            known = {each.name for each in left}
-            ready = [each for each in left if not known & (set(each.dependency) - {each.name})]
-            if not ready:
-                raise SchemaError("its files import each other")
-            for each in ready:
-                pool.AddSerializedFile(each.SerializeToString())
-            left = [each for each in left if each not in ready]
+        pool, by_name = descriptor_pool.DescriptorPool(), {each.name: each for each in files.file}
+        imports = {name: [each for each in file.dependency if each in by_name] for name, file in by_name.items()}
+        for name in TopologicalSorter(imports).static_order():
+            pool.AddSerializedFile(by_name[name].SerializeToString())
         root = pool.FindMessageTypeByName(data["rootMessageTypeName"])
     except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
-        if isinstance(error, SchemaError):
-            raise
         raise SchemaError(f"it has no protobuf descriptors: {str(error)[:200]}") from error
     _check(root, ())
     return root
@@ -104,6 +98,14 @@ def arrow_type(field: FieldDescriptor) -> pa.DataType:
 Get = Callable[[Any], Any]
 
 
+def _may_fail(field: FieldDescriptor) -> bool:
+    """Return whether a field that was parsed may have no value. protobuf parses maps of proto2 whose keys are not
+    UTF-8, and then cannot look them up. Such a value is bad, also for a read without the field."""
+    entry = _map_entry(field)
+    has_texts = entry is not None and entry.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING
+    return has_texts or (field.message_type is not None and any(map(_may_fail, field.message_type.fields)))
+
+
 def _single(field: FieldDescriptor) -> Get:
     """Return the conversion of one value of a field."""
     if field.message_type is not None:
@@ -111,7 +113,12 @@ def _single(field: FieldDescriptor) -> Get:
     if field.enum_type is not None:
         names = {each.number: each.name for each in field.enum_type.values}
         return lambda number: names.get(number, str(number))
-    return lambda value: value
+    return _text if field.type == FieldDescriptor.TYPE_STRING else lambda value: value
+
+
+def _text(value: str | bytes) -> str:
+    """Return a text. For a text of proto2 that is not UTF-8 protobuf gives bytes. Java replaces what is wrong."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _getter(field: FieldDescriptor) -> Get:
@@ -158,15 +165,16 @@ class ProtobufReader:
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
         problems, view = dict[int, str](), places.data.data
-        getters = {each.name: _getter(each) for each in self._root.fields if each.name in wanted}
-        found: dict[str, list[Any]] = {name: [] for name in getters}
+        made = [each for each in self._root.fields if each.name in wanted or _may_fail(each)]
+        getters = {each.name: _getter(each) for each in made}
+        empty = _members(self._root)(self._message())
+        found = list[Mapping[str, Any]]()
         for place, (begin, length) in enumerate(zip(places.begin.tolist(), places.length.tolist(), strict=True)):
             try:
                 message = self._message.FromString(bytes(view[begin : begin + length]))
+                found.append({name: get(message) for name, get in getters.items()})
             except (DecodeError, ValueError, RecursionError) as error:
                 problems[place] = f"it is no {self._root.full_name}: {str(error)[:200]}"
-                message = self._message()
-            for name, get in getters.items():
-                found[name].append(get(message))
+                found.append(empty)
         kinds = self.columns
-        return Part({name: pa.array(values, kinds[name]) for name, values in found.items()}, problems)
+        return Part({name: pa.array([row[name] for row in found], kinds[name]) for name in getters}, problems)

@@ -7,6 +7,7 @@ import base64
 import json
 import pickle
 import random
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -18,7 +19,7 @@ from bk_core.pulsar.values.avro_schema import SchemaError
 from bk_core.pulsar.values.protobuf_values import ProtobufReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated
-from tests.pulsar.values.kit import rows
+from tests.pulsar.values.kit import places, rows
 
 Field = descriptor_pb2.FieldDescriptorProto
 
@@ -159,6 +160,45 @@ def test_mutated_values_are_rows_or_bad() -> None:
     )
     found = rows(reader, [mutated(value, dice) for _ in range(some(3000, 500))])
     assert 0 < found.count("bad") < len(found)
+
+
+def proto2(*fields: Field, nested: descriptor_pb2.DescriptorProto | None = None) -> ProtobufReader:
+    """The reader of one message of proto2."""
+    message = descriptor_pb2.DescriptorProto(name="M", field=fields, nested_type=[nested] if nested else [])
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto", syntax="proto2", message_type=[message])
+    return ProtobufReader(definition(descriptor_pb2.FileDescriptorSet(file=[file]), "M"))
+
+
+def test_texts_of_proto2_that_are_not_utf_8_are_replaced_as_in_java() -> None:
+    entry = descriptor_pb2.DescriptorProto(
+        name="LabelsEntry",
+        field=[field("key", 1, Field.TYPE_STRING), field("value", 2, Field.TYPE_STRING)],
+        options=descriptor_pb2.MessageOptions(map_entry=True),
+    )
+    reader = proto2(
+        field("text", 1, Field.TYPE_STRING),
+        field("texts", 2, Field.TYPE_STRING, label=Field.LABEL_REPEATED),
+        field("labels", 3, Field.TYPE_MESSAGE, type_name=".M.LabelsEntry", label=Field.LABEL_REPEATED),
+        nested=entry,
+    )
+    value, labels = b"\x0a\x02a\xff" + b"\x12\x01\xff" + b"\x1a\x06\x0a\x01k\x12\x01\xff", {"labels": [("k", "\ufffd")]}
+    assert rows(reader, [value]) == [{"text": "a\ufffd", "texts": ["\ufffd"], **labels}]
+    bad_key = b"\x1a\x06\x0a\x01\xfe\x12\x01v"
+    for wanted in (["labels"], ["text"], []):
+        assert list(reader.read(places([value, bad_key]), frozenset(wanted)).problems) == [1]
+
+
+def test_very_many_files_are_put_in_order_at_once() -> None:
+    """Each file imports the one behind it in the set."""
+    files = [descriptor_pb2.FileDescriptorProto(name=f"{n}.proto", dependency=[f"{n + 1}.proto"]) for n in range(3000)]
+    message = descriptor_pb2.DescriptorProto(name="M", field=[field("n", 1, Field.TYPE_INT32)])
+    files.append(descriptor_pb2.FileDescriptorProto(name="3000.proto", message_type=[message]))
+    began = time.monotonic()
+    assert rows(ProtobufReader(definition(descriptor_pb2.FileDescriptorSet(file=files), "M")), [b"\x08\x07"])
+    assert time.monotonic() - began < 2
+    files[-1].dependency.append("0.proto")
+    with pytest.raises(SchemaError, match="cycle"):
+        ProtobufReader(definition(descriptor_pb2.FileDescriptorSet(file=files), "M"))
 
 
 @pytest.mark.parametrize(
