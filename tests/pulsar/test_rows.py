@@ -19,10 +19,13 @@ from bk_core.errors import (
     MessageEncryptedError,
     UnsupportedTopicError,
 )
-from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder
+from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, OnCorrupt
 from bk_core.pulsar.messages.heads import read_heads
+from bk_core.pulsar.messages.row_maker import RowMaker
 from bk_core.pulsar.messages.rows import DEFAULT_COLUMNS, TYPES, record_batch, schema_of
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
+from bk_core.pulsar.model.plan import Bounds
+from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit
 from tests.kit import pulsar_reference as reference
 
@@ -133,10 +136,21 @@ def test_key_in_base64_is_decoded() -> None:
     assert decode(batch)["__key"].to_pylist() == [b"\0\1\xff", b"\0\1\xff", b"AAH/"]
 
 
-def test_key_that_is_no_base64_is_named() -> None:
-    batch = kit.ledger([kit.entry(b"a", partition_key=b"A!", partition_key_b64_encoded=True)])
-    with pytest.raises(CorruptMessageError, match="7:0"):
-        decode(batch)
+def test_key_that_is_no_base64_is_named_or_its_message_is_left_out() -> None:
+    good, bad = ({"partition_key": key, "partition_key_b64_encoded": True} for key in (b"AAH/", b"A!"))
+    batch = kit.ledger([kit.batch_entry([kit.single(b"a", **good), kit.single(b"b", **bad)]), kit.entry(b"c", **bad)])
+
+    def made(columns: list[str], corrupt: OnCorrupt) -> tuple[list[Any], list[str]]:
+        maker = RowMaker(TopicName.parse(kit.TOPIC), schema_of(columns), DecodeOptions(corrupt=corrupt))
+        found = [row for each in maker.rows(maker.heads(batch), Bounds()) for row in each.to_pylist()]
+        return found, [str(each) for each in maker.take_reports()]
+
+    with pytest.raises(CorruptMessageError, match=r"7:0.*not valid base64"):
+        made(["value", "__key"], "fail")
+    rows_left, reports = made(["value", "__key"], "skip")
+    assert rows_left == [{"value": b"a", "__key": b"\0\1\xff"}]
+    assert ["7:0" in reports[0], "7:1" in reports[1], len(reports)] == [True, True, 2]
+    assert made(["value"], "fail") == ([{"value": each} for each in (b"a", b"b", b"c")], [])
 
 
 def test_properties_that_are_no_text_get_replacement_characters() -> None:

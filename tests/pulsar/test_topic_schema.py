@@ -262,6 +262,13 @@ async def test_keys_that_are_the_messages_own_are_decoded_from_base64() -> None:
         assert table.schema.names[:3] == ["key", "value", "__key"]
         assert table["key"].to_pylist() == [5, 5, None]
         assert table["value"].to_pylist() == [{"id": 1}, None, {"id": 1}]
+        bad = {"partition_key": b"A!", "partition_key_b64_encoded": True}
+        ledger = await world.ledger(NAME, [versioned(datum, 0, **bad), versioned(datum, 0, **key)])
+        for columns in (None, ["value"]):
+            with pytest.raises(MessageSchemaError, match=f"entry {ledger.ledger_id}:0 .*key is not valid base64"):
+                await world.topic(NAME).to_arrow(columns=columns, topic_schema="latest")
+            table = await world.topic(NAME).to_arrow(columns=columns, topic_schema="latest", corrupt="skip")
+            assert table.num_rows == 4
 
 
 async def test_an_error_of_a_read_is_one_of_ours() -> None:

@@ -8,17 +8,17 @@ begin at the first entry of the topic may lack earlier chunks. So before it make
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import MessageSchemaError, TopicError, UnsupportedTopicError
+from bk_core.errors import CorruptMessageError, MessageSchemaError, TopicError, UnsupportedTopicError
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messages
 from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
-from bk_core.pulsar.messages.rows import Values, record_batch
+from bk_core.pulsar.messages.rows import KEY, Values, keys_of, record_batch
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds
@@ -49,7 +49,8 @@ class RowMaker:
     def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> list[pa.RecordBatch]:
         """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use
         (:func:`committed`), and None means all of them. Raises the errors of :meth:`MessageDecoder.messages`, and
-        MessageSchemaError for a value that cannot be decoded, unless corrupt entries are skipped."""
+        MessageSchemaError for a value that cannot be decoded and CorruptMessageError for such a key, unless corrupt
+        entries are skipped."""
         return list(self._made(self._decoder.messages(found, keep), bounds))
 
     def missing(self, found: Heads) -> LookBack | None:
@@ -68,34 +69,58 @@ class RowMaker:
             chosen = within(part, bounds)
             if not len(chosen):
                 continue
-            columns: Mapping[str, pa.Array] | None = None
+            columns = dict[str, pa.Array]()
             if self.values is not None:
                 chosen, columns = self._decoded(chosen, self.values)
+            if KEY in self._schema.names:
+                chosen, columns = self._with_keys(chosen, columns)
             if len(chosen):
                 yield record_batch(chosen, self._schema, str(self.topic), self.topic.partition, columns)
 
-    def _decoded(self, found: Messages, values: Values) -> tuple[Messages, Mapping[str, pa.Array]]:
+    def _decoded(self, found: Messages, values: Values) -> tuple[Messages, dict[str, pa.Array]]:
         """Return the messages whose values can be decoded, and the columns of these values."""
         wanted = frozenset(self._schema.names) & values.columns.keys()
         columns, problems = values.decode(found, wanted)
+        return self._without(problems, found, columns, self._undecodable)
+
+    def _with_keys(self, found: Messages, columns: Mapping[str, pa.Array]) -> tuple[Messages, dict[str, pa.Array]]:
+        """Return the messages whose keys can be decoded, and their columns with that of the keys."""
+        keys, problems = keys_of(found)
+        return self._without(problems, found, {**columns, KEY: keys}, self._bad_key)
+
+    def _without(
+        self,
+        problems: Mapping[int, str],
+        found: Messages,
+        columns: Mapping[str, pa.Array],
+        error: Callable[[EntryPosition, str], TopicError],
+    ) -> tuple[Messages, dict[str, pa.Array]]:
+        """Return the messages without problems, and their part of the columns. Report one error for each entry."""
         if not problems:
-            return found, columns
+            return found, dict(columns)
         entries = dict[int, list[str]]()
         for at in sorted(problems):
             entries.setdefault(int(found.columns.entry[at]), []).append(problems[at])
         for row, reasons in entries.items():
-            self._decoder.report(self._undecodable(found.heads.position(row), reasons))
+            more = f" (the first of {len(reasons)} messages)" if len(reasons) > 1 else ""
+            self._decoder.report(error(found.heads.position(row), f"{reasons[0]}{more}"))
         keep = np.ones(len(found), dtype=np.bool_)
         keep[list(problems)] = False
         mask = pa.array(keep)
         return taken(found, keep), {name: column.filter(mask) for name, column in columns.items()}
 
-    def _undecodable(self, where: EntryPosition, reasons: Sequence[str]) -> MessageSchemaError:
-        more = f" (the first of {len(reasons)} messages)" if len(reasons) > 1 else ""
+    def _undecodable(self, where: EntryPosition, why: str) -> MessageSchemaError:
         return MessageSchemaError(
             f"the value of a message in entry {where} of {self.topic} cannot be decoded",
-            value=f"{reasons[0]}{more}",
+            value=why,
             remedy="read values as bytes, or let corrupt entries be skipped",
+        )
+
+    def _bad_key(self, where: EntryPosition, why: str) -> CorruptMessageError:
+        return CorruptMessageError(
+            f"the key of a message in entry {where} of {self.topic} is not valid base64",
+            value=why,
+            remedy=f"leave the column {KEY} out, or let corrupt entries be skipped",
         )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.entries.batch import I64, U8
-from bk_core.errors import CorruptMessageError, InvalidArgumentError
+from bk_core.errors import InvalidArgumentError
 from bk_core.pulsar.messages import heads
 from bk_core.pulsar.messages.decoder import Columns, Messages
 from bk_core.pulsar.messages.scan import Mask, Wanted, scan
@@ -42,9 +42,7 @@ DEFAULT_COLUMNS = tuple(TYPES)[:7]
 """The columns of a read for which the caller chooses no columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 _I32_MAX, _U32_MAX = (1 << 31) - 1, (1 << 32) - 1
-
-
-VALUE = "value"
+VALUE, KEY = "value", "__key"
 
 
 class Values(Protocol):
@@ -94,14 +92,14 @@ def record_batch(
     schema: pa.Schema,
     topic: str,
     partition: int = -1,
-    values: Mapping[str, pa.Array] | None = None,
+    made: Mapping[str, pa.Array] | None = None,
 ) -> pa.RecordBatch:
     """Return the messages as rows with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the
-    topic, or of the partition with the number ``partition``. ``values`` has the decoded columns, if values are decoded.
-    Raises CorruptMessageError for a key that is not valid base64."""
-    given = values or {}
-    made = [given[name] if name in given else _column(name, found, topic, partition) for name in schema.names]
-    return pa.RecordBatch.from_arrays(made, schema=schema)
+    topic, or of the partition with the number ``partition``. ``made`` has the columns that were made before, which are
+    those of decoded values and keys."""
+    given = made or {}
+    columns = [given[name] if name in given else _column(name, found, topic, partition) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(name: str, found: Messages, topic: str, partition: int) -> pa.Array:
@@ -112,7 +110,9 @@ def _column(name: str, found: Messages, topic: str, partition: int) -> pa.Array:
         case "__partition":
             return pa.repeat(pa.scalar(partition, pa.int32()), len(found))
         case "__key":
-            return keys_of(found, topic)
+            keys, problems = keys_of(found)
+            assert not problems, "messages without a valid key are left out before"
+            return keys
         case "__messageId":
             return _message_ids(found, partition)
         case "__eventTime":
@@ -169,26 +169,21 @@ def texts(values: pa.Array) -> pa.Array:
         return pa.array([None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()])
 
 
-def keys_of(found: Messages, topic: str) -> pa.Array:
-    """Return the keys as bytes. Keys that are marked as base64 are decoded. Raises CorruptMessageError for a key that
-    is not valid base64."""
-    columns = found.columns
+def keys_of(found: Messages) -> tuple[pa.Array, Mapping[int, str]]:
+    """Return the keys as bytes, and the reason for each key that is marked as base64 and is not, by the index of the
+    message. Such a key is null."""
+    columns, problems = found.columns, dict[int, str]()
     keys = spans(found.data, *columns.key)
     encoded = np.flatnonzero(columns.key_is_base64 & (columns.key[1] >= 0))
     if not encoded.size:
-        return keys
+        return keys, problems
     decoded = keys.to_pylist()
     for at in encoded.tolist():
         try:
             decoded[at] = base64.b64decode(decoded[at], validate=True)
         except binascii.Error as error:
-            where = found.heads.position(int(columns.entry[at]))
-            raise CorruptMessageError(
-                f"the key of a message in entry {where} of {topic} is not valid base64",
-                value=str(error),
-                remedy="leave the column __key out",
-            ) from error
-    return pa.array(decoded, pa.binary())
+            problems[at], decoded[at] = str(error), None
+    return pa.array(decoded, pa.binary()), problems
 
 
 def _properties(columns: Columns, data: U8) -> pa.Array:

@@ -65,8 +65,7 @@ class TopicValues:
         return {each for each in versions if each >= 0} - {each.version for each in self.schemas.versions}
 
     def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
-        """Return the wanted columns, null for a null value, and by message the reason why it cannot be decoded. Raises
-        CorruptMessageError for a key that is not valid base64."""
+        """Return the wanted columns, null for a null value, and by message the reason why it cannot be decoded."""
         version = versions_of(found.heads)[found.columns.entry]
         begin, length = found.columns.value
         problems = self._wrong_versions(version)
@@ -82,7 +81,10 @@ class TopicValues:
     def _separated(
         self, found: Messages, reader: KeyValueReader, places: Places, problems: dict[int, str]
     ) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
-        keys = _places_of(keys_of(found, str(self.schemas.topic)), places.version)
+        decoded, bad = keys_of(found)
+        for place, why in bad.items():
+            problems.setdefault(place, f"its key is not valid base64: {why}")
+        keys = _places_of(decoded, places.version)
         keys = Places(keys.data, keys.begin, _without(keys.length, problems), keys.version)
         return {
             KEY: of_part(reader.key, keys, problems, KEY),
