@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bk_core.client.bookkeeper import BookKeeper
@@ -41,6 +42,7 @@ logger = logging.getLogger("bk_core.pulsar")
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
+_Rows: TypeAlias = "tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]"
 _Lack: TypeAlias = LookBack | frozenset[int]
 """Something that rows of some entries need first: chunks, or versions of the schema."""
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -50,6 +52,9 @@ PIECE_BYTES = 4 << 20
 COPY_PIECE_BYTES = 32 << 20
 """How much of a copy is looked through at once for chunks. A piece is read from the begin of its block on, which is
 64 MiB long by Pulsar's default."""
+MADE_TOGETHER = 4
+"""The number of record batches that are made before the first of them is given out. A few short entries may have many,
+each of some tens of megabytes."""
 AHEAD_BYTES = 16 << 20
 SCAN_AHEAD_BYTES = 8 << 20
 
@@ -189,15 +194,15 @@ class PartitionReading:
             restart = None
             async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
                 async for piece, batch in batches:
-                    while isinstance(
-                        made := await asyncio.to_thread(self._made, piece, batch, bounds), LookBack | frozenset
-                    ):
-                        await self._find(made)
+                    made = await self._with_what_they_lack(piece, batch, bounds)
                     if made is None:
                         restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
                         break
-                    for found in made:
-                        yield found
+                    some, more = made
+                    while some:
+                        for found in some:
+                            yield found
+                        some = await asyncio.to_thread(_some, more) if len(some) == MADE_TOGETHER else []
                     self._report()
                     if not piece.is_compacted:
                         self.position = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
@@ -205,9 +210,16 @@ class PartitionReading:
                 return
             left = await self._decided(_from(left, restart), beyond)
 
-    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> list[pa.RecordBatch] | _Lack | None:
-        """Return the rows of some entries. Returns what must be found first, chunks of their messages or versions of
-        the schema, and None if the outcomes of their transactions must be. Everything is looked for once."""
+    async def _with_what_they_lack(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | None:
+        """Return what :meth:`_made` returns once everything that it needs was looked for."""
+        while isinstance(made := await asyncio.to_thread(self._made, piece, batch, bounds), LookBack | frozenset):
+            await self._find(made)
+        return made
+
+    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | _Lack | None:
+        """Return the first rows of some entries, and those behind them. Returns what must be found first, chunks of
+        their messages or versions of the schema, and None if the outcomes of their transactions must be. Everything is
+        looked for once."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
@@ -215,7 +227,8 @@ class PartitionReading:
             return missing
         if self._maker.values is not None and (unknown := self._maker.values.unknown(heads) - self._looked_for):
             return frozenset(unknown)
-        return self._maker.rows(heads, bounds, self._committed(heads))
+        rows = self._maker.rows(heads, bounds, self._committed(heads))
+        return _some(rows), rows
 
     async def _find(self, lack: _Lack) -> None:
         """Find what rows cannot be made without."""
@@ -289,6 +302,10 @@ async def _end(opening: asyncio.Task[LedgerReader]) -> None:
         opening.cancel()
     elif not opening.cancelled() and opening.exception() is None:
         await opening.result().close()
+
+
+def _some(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return list(islice(rows, MADE_TOGETHER))
 
 
 def _note(batch: EntryBatch, transactions: Transactions) -> None:

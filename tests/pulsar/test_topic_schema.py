@@ -177,6 +177,29 @@ async def test_only_the_bad_messages_of_a_batch_are_left_out() -> None:
         assert ids == [0, 2]
 
 
+async def test_values_of_many_messages_are_decoded_in_halves_if_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lists = {**V0, "fields": [*V0["fields"], {"name": "list", "type": {"type": "array", "items": "int"}}]}
+    values = [encoded(lists, {"id": n, "list": [1] * (500 if n == 3 else 20)}) for n in range(7)]
+    values[5] = values[6] = b"bad"
+    async with pulsar_world() as world:
+        await world.schema(NAME, AVRO, json.dumps(lists))
+        await world.ledger(NAME, [kit.batch_entry(list(map(kit.single, values[:3]))), *map(kit.entry, values[3:5])])
+        wanted = (await world.topic(NAME).to_arrow(topic_schema="latest")).to_pylist()
+        for name, most in (("values.avro_rows.VALUES_MAX", 45), ("messages.row_maker.VALUES_AT_ONCE", 1)):
+            monkeypatch.setattr(f"bk_core.pulsar.{name}", most)
+            table = await world.topic(NAME).to_arrow(topic_schema="latest", corrupt="skip")
+            assert table.to_pylist() == [row for row in wanted if row["id"] != 3]
+        batches = [each async for each in world.topic(NAME).read(topic_schema="latest", corrupt="skip")]
+        assert [each.num_rows for each in batches] == [1, 1, 1, 1]
+        caplog.clear()
+        await world.ledger(NAME, [kit.batch_entry(list(map(kit.single, values[4:])))])
+        assert (await world.topic(NAME).to_arrow(topic_schema="latest", corrupt="skip"))["id"].to_pylist()[4:] == [4]
+        new = [each.getMessage() for each in caplog.records if "entry 2:0" in each.getMessage()]
+        assert len(new) == 1, "both bad messages of the entry are in halves of their own"
+
+
 async def test_a_topic_without_a_schema_says_so_and_offers_bytes() -> None:
     async with pulsar_world() as world:
         await world.ledger(NAME, [kit.entry(b"a")])

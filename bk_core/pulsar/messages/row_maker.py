@@ -18,12 +18,16 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import CorruptMessageError, MessageSchemaError, TopicError, UnsupportedTopicError
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, Messages
 from bk_core.pulsar.messages.heads import PUBLISH_TIME, Heads, read_heads
-from bk_core.pulsar.messages.rows import KEY, Values, keys_of, record_batch
+from bk_core.pulsar.messages.rows import KEY, TooManyValuesError, Values, keys_of, record_batch
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import LOOK_BACK_BYTES, Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
+
+VALUES_AT_ONCE = 1 << 22
+"""The maximum number of values that are decoded into columns together, each message counted with all types of its
+columns: some tens of megabytes. A schema may have thousands of columns, of which a short message sets none."""
 
 
 class RowMaker:
@@ -40,18 +44,20 @@ class RowMaker:
         self.topic, self._schema, self.values = topic, schema, values
         self._options = options or DecodeOptions()
         self._decoder = MessageDecoder(str(topic), self._options)
+        self._together_max = max(1, VALUES_AT_ONCE // (1 if values is None else types_in(values.columns.values())))
+        self._reported: EntryPosition | None = None
 
     def heads(self, batch: EntryBatch, *, compacted: bool = False) -> Heads:
         """Return the heads of the next entries. ``compacted`` says that they are from the ledger of a compacted
         topic."""
         return read_heads(batch, compacted=compacted, check=self._options.check_checksums)
 
-    def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> list[pa.RecordBatch]:
-        """Return the rows of these entries that are within the bounds. ``keep`` marks the entries to use
-        (:func:`committed`), and None means all of them. Raises the errors of :meth:`MessageDecoder.messages`, and
-        MessageSchemaError for a value that cannot be decoded and CorruptMessageError for such a key, unless corrupt
-        entries are skipped."""
-        return list(self._made(self._decoder.messages(found, keep), bounds))
+    def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these entries that are within the bounds, each batch made when it is asked for. ``keep``
+        marks the entries to use (:func:`committed`), and None means all of them. Raises the errors of
+        :meth:`MessageDecoder.messages`, MessageSchemaError for a value that cannot be decoded, and CorruptMessageError
+        for such a key, unless corrupt entries are skipped."""
+        return self._made(self._decoder.messages(found, keep), bounds)
 
     def missing(self, found: Heads) -> LookBack | None:
         """Return the chunks to look for before rows are made of these entries, or None if no chunk is missing."""
@@ -69,19 +75,28 @@ class RowMaker:
             chosen = within(part, bounds)
             if not len(chosen):
                 continue
-            columns = dict[str, pa.Array]()
-            if self.values is not None:
-                chosen, columns = self._decoded(chosen, self.values)
-            if KEY in self._schema.names:
-                chosen, columns = self._with_keys(chosen, columns)
-            if len(chosen):
-                yield record_batch(chosen, self._schema, str(self.topic), self.topic.partition, columns)
+            for some, columns in self._decoded(chosen):
+                left, made = self._with_keys(some, columns) if KEY in self._schema.names else (some, columns)
+                if len(left):
+                    yield record_batch(left, self._schema, str(self.topic), self.topic.partition, made)
 
-    def _decoded(self, found: Messages, values: Values) -> tuple[Messages, dict[str, pa.Array]]:
-        """Return the messages whose values can be decoded, and the columns of these values."""
-        wanted = frozenset(self._schema.names) & values.columns.keys()
-        columns, problems = values.decode(found, wanted)
-        return self._without(problems, found, columns, self._undecodable)
+    def _decoded(self, found: Messages) -> Iterator[tuple[Messages, Mapping[str, pa.Array]]]:
+        """Yield the messages whose values can be decoded, with the columns of these values: all together, or halves of
+        halves if all have too many values."""
+        if self.values is None:
+            yield found, {}
+            return
+        wanted = frozenset(self._schema.names) & self.values.columns.keys()
+        try:
+            if len(found) > self._together_max:
+                raise TooManyValuesError
+            columns, problems = self.values.decode(found, wanted)
+        except TooManyValuesError:
+            is_first = np.arange(len(found)) < len(found) // 2
+            yield from self._decoded(taken(found, is_first))
+            yield from self._decoded(taken(found, ~is_first))
+            return
+        yield self._without(problems, found, columns, self._undecodable)
 
     def _with_keys(self, found: Messages, columns: Mapping[str, pa.Array]) -> tuple[Messages, dict[str, pa.Array]]:
         """Return the messages whose keys can be decoded, and their columns with that of the keys."""
@@ -102,8 +117,11 @@ class RowMaker:
         for at in sorted(problems):
             entries.setdefault(int(found.columns.entry[at]), []).append(problems[at])
         for row, reasons in entries.items():
+            if (where := found.heads.position(row)) == self._reported:
+                continue
+            self._reported = where
             more = f" (the first of {len(reasons)} messages)" if len(reasons) > 1 else ""
-            self._decoder.report(error(found.heads.position(row), f"{reasons[0]}{more}"))
+            self._decoder.report(error(where, f"{reasons[0]}{more}"))
         keep = np.ones(len(found), dtype=np.bool_)
         keep[list(problems)] = False
         mask = pa.array(keep)
@@ -122,6 +140,11 @@ class RowMaker:
             value=why,
             remedy=f"leave the column {KEY} out, or let corrupt entries be skipped",
         )
+
+
+def types_in(kinds: Iterable[pa.DataType]) -> int:
+    """Return the number of types, each with those inside it."""
+    return sum(1 + types_in(each.field(place).type for place in range(each.num_fields)) for each in kinds)
 
 
 class LookBack:

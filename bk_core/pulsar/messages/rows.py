@@ -45,6 +45,10 @@ _I32_MAX, _U32_MAX = (1 << 31) - 1, (1 << 32) - 1
 VALUE, KEY = "value", "__key"
 
 
+class TooManyValuesError(Exception):
+    """The values of some messages have too many parts to be decoded together. Fewer of them can be."""
+
+
 class Values(Protocol):
     """Decodes the values of messages into columns. ``columns`` has their types."""
 
@@ -57,7 +61,7 @@ class Values(Protocol):
 
     def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
         """Return the wanted columns, and the reason for each message whose value cannot be decoded, by the message's
-        index."""
+        index. Raises TooManyValuesError for several messages, and never for one."""
         ...
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import I64
+from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.values.avro_rows import Datums
 from bk_core.pulsar.values.avro_schema import Node, arrow_type
 from bk_core.pulsar.values.avro_values import Convert, UnresolvableError, has_limits, record_fields, resolver
@@ -50,7 +51,13 @@ class AvroReader:
                 complain(problems, places.version == version, converts)
                 continue
             whole = places if at.size == len(places) else places.take(at)
-            pieces.append(self._of_one(version, converts, whole, at, wanted, problems))
+            try:
+                pieces.append(self._of_one(version, converts, whole, at, wanted, problems))
+            except TooManyValuesError as error:
+                if at.size > 1:
+                    raise
+                complain(problems, places.version == version, str(error))
+                continue
             order.append(at)
         return Part(_placed(self.columns, wanted, pieces, order, len(places)), problems)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from bk_core.entries.batch import I64, U8
+from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.messages.scan import Mask, varint, varints
 from bk_core.pulsar.values.avro_schema import Node
 from bk_core.pulsar.values.decoded import Column, Items, Nulls, Numbers, Record, Spans, Union, joined
@@ -24,10 +25,10 @@ NARROW = 16
 """This many datums or fewer are read value by value once an array has been read for STEPS steps."""
 STEPS = 64
 VALUES_MAX = 1 << 25
-"""The maximum number of values in the arrays and maps of one call, each item counted with everything inside it."""
+"""The maximum number of values in the arrays and maps of one call, each item counted with all types inside it. Calls
+for fewer datums follow if several have more together; one that has more is bad."""
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 _CUT_OFF = "a value is cut off or has an impossible size"
-_TOO_MANY = f"arrays and maps have more than {VALUES_MAX} values together"
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class Datums:
 
     def read(self, node: Node, begin: I64, end: I64) -> Column:
         """Return the values of datums, of which datum k has the bytes from ``begin[k]`` to ``end[k]``. A datum with a
-        problem gets any values."""
+        problem gets any values. Raises TooManyValuesError for the datums together."""
         rows, self._is_bad = np.arange(begin.size), np.zeros(begin.size, dtype=np.bool_)
         found, at = self._column(node, begin, end, rows)
         self._complain(at != end, rows, "bytes are left behind its last value")
@@ -173,13 +174,16 @@ class Datums:
             count[negative] = -count[negative]
         wrong = (count < 0) | (count > stop[fresh] - after)  # an item has at least one byte
         self._complain(wrong, rows[fresh], _CUT_OFF)
-        self._items_seen += int(np.where(wrong, 0, count).sum()) * going.node.inside.count
-        if self._items_seen > VALUES_MAX:
-            self._complain(count > 0, rows[fresh], _TOO_MANY)
-            wrong |= count > 0
+        self._see(int(np.where(wrong, 0, count).sum()), going.node)
         going.left[fresh] = np.where(wrong, 0, count)
         going.at[fresh] = np.where(wrong, stop[fresh], after)
         going.active = going.active[going.left[going.active] > 0]
+
+    def _see(self, items: int, node: Node) -> None:
+        """Count items of arrays or maps before they are read. Raises TooManyValuesError."""
+        self._items_seen += items * node.inside.count
+        if self._items_seen > VALUES_MAX:
+            raise TooManyValuesError(_too_many())
 
     def _one_by_one(self, going: _Going, found: _Found, number: int, stop: int, row: int) -> None:
         """Read the rest of the array or map of one datum."""
@@ -199,9 +203,7 @@ class Datums:
                     at = values.read(body, at)
                 done += left
                 left, at = _block(body, at)
-                self._items_seen += left * node.inside.count
-                if self._items_seen > VALUES_MAX:
-                    raise ValueError(_TOO_MANY)
+                self._see(left, node)
         except (ValueError, IndexError, struct.error) as error:
             self.problems.setdefault(row, str(error) if type(error) is ValueError else _CUT_OFF)
             self._is_bad[row] = True
@@ -247,6 +249,10 @@ class _Found:
         keys = joined(self.keys).take(order) if self.keys else None
         assert keys is None or isinstance(keys, Spans)
         return Items(np.cumsum(length) - length, length, keys, joined(self.values).take(order))
+
+
+def _too_many() -> str:
+    return f"its arrays and maps have more than {VALUES_MAX} values"
 
 
 def empty(node: Node) -> Column:
@@ -344,7 +350,7 @@ class _Sink:
                 return at
             total += count
             if values._count + count > VALUES_MAX // self._node.inside.count:
-                raise ValueError(_TOO_MANY)
+                raise TooManyValuesError(_too_many())
             for _ in range(count):
                 if self._keys is not None:
                     at = self._keys.read(data, at)

@@ -53,7 +53,7 @@ class PartReader(Protocol):
     def is_record(self) -> bool: ...
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
-        """Return the wanted columns. Raises nothing for bad values."""
+        """Return the wanted columns. Raises nothing for bad values, and TooManyValuesError only for several."""
         ...
 
 

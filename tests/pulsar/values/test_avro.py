@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.values import avro_rows, avro_schema
 from bk_core.pulsar.values.avro import AvroReader
 from tests.kit.amount import some
@@ -326,6 +327,18 @@ def test_long_arrays_and_many_items_take_bounded_time_and_memory(monkeypatch: py
     for steps in (0, 64):
         monkeypatch.setattr(avro_rows, "STEPS", steps)
         assert rows(reader_of(nested), [deep]) == ["bad"]
+
+
+def test_too_many_values_together_are_no_fault_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller reads fewer of them."""
+    schema = record(("a", {"type": "array", "items": ["null", "int"]}))
+    some_datums = [oracle.encoded(schema, {"a": [None] * 300})] * 2
+    monkeypatch.setattr(avro_rows, "VALUES_MAX", 1000)
+    for steps in (0, 64):
+        monkeypatch.setattr(avro_rows, "STEPS", steps)
+        assert rows(reader_of(schema), some_datums[:1]) == [{"a": [None] * 300}]
+        with pytest.raises(TooManyValuesError):
+            rows(reader_of(schema), some_datums)
 
 
 @pytest.mark.parametrize(
