@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from bk_core.entries.batch import U8
@@ -56,7 +57,7 @@ def resolver(writer: Node, reader: Node) -> Convert:
         return _into_union(writer, reader)
     if writer.kind == reader.kind:
         return _same_kind(writer, reader)
-    if reader.kind in _PROMOTED.get(writer.kind, ()) and not (writer.logical or reader.logical):
+    if reader.kind in _PROMOTED.get(writer.kind, ()) and not (writer.logical and reader.logical):
         return _leaf(reader)
     raise _unresolvable(writer, reader)
 
@@ -136,24 +137,19 @@ def _decimals(column: Spans, data: U8, kind: pa.DataType) -> Made:
     for row in np.flatnonzero(spare).tolist():  # more bytes than 16 must repeat the sign
         head = data[begin[row] : begin[row] + spare[row]]
         wrong[row] = bool((head != fill[row]).any()) or (digits[row, -1] >= 0x80) != (fill[row] == 0xFF)
-    digits[wrong] = 0
-    found = _raw_decimals(digits.astype(np.uint8), kind)
     limit = 10**kind.precision
-    if kind.precision < 38 or wrong.any() or spare.any() or (length == wide).any():
-        low = _low_and_high(digits)
-        too_large = np.array([abs(each) >= limit for each in low], dtype=np.bool_)
-        if too_large.any():
-            digits[too_large] = 0
-            found, wrong = _raw_decimals(digits.astype(np.uint8), kind), wrong | too_large
+    wrong |= _at_least(digits, limit) | ~_at_least(digits, 1 - limit)
+    digits[wrong] = 0
+    found = pa.Array.from_buffers(kind, len(digits), [None, pa.py_buffer(digits)])
     return found, wrong if wrong.any() else None
 
 
-def _raw_decimals(digits: Any, kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(digits), [None, pa.py_buffer(np.ascontiguousarray(digits))])
-
-
-def _low_and_high(digits: Any) -> list[int]:
-    return [int.from_bytes(each.tobytes(), "little", signed=True) for each in digits.astype(np.uint8)]
+def _at_least(digits: U8, limit: int) -> Mask:
+    """Return which little-endian numbers of 128 bits are ``limit`` or more."""
+    low, high = digits.view("<u8")[:, 0], digits.view("<i8")[:, 1]
+    least = np.uint64(limit & (1 << 64) - 1)
+    found: Mask = (high > limit >> 64) | ((high == limit >> 64) & (low >= least))
+    return found
 
 
 def _enum(writer: Node, reader: Node) -> Convert:
@@ -227,14 +223,26 @@ def _list_or_map(writer: Node, reader: Node) -> Convert:
         if column.keys is None:
             made = pa.ListArray.from_arrays(pa.array(bounds), values, type=kind)
         else:
-            keys = column.keys.take(places)
-            made = pa.MapArray.from_arrays(pa.array(bounds), texts(spans(data, keys.begin, keys.length)), values, kind)
+            at = column.keys.take(places)
+            made = _map(bounds, texts(spans(data, at.begin, at.length)), values, kind)
         if wrong is None:
             return made, None
         owners = np.repeat(np.arange(len(column)), column.length)
         return made, np.bincount(owners[wrong], minlength=len(column)) > 0
 
     return convert
+
+
+def _map(bounds: npt.NDArray[np.int32], keys: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return maps. As in Java, the last of several values of one key counts."""
+    owners = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
+    named = owners * (len(keys) + 1) + keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    _, last = np.unique(named[::-1], return_index=True)
+    if last.size < named.size:
+        kept = np.sort(named.size - 1 - last)
+        keys, values = keys.take(pa.array(kept)), values.take(pa.array(kept))
+        bounds = np.searchsorted(kept, bounds).astype(np.int32)
+    return pa.MapArray.from_arrays(pa.array(bounds), keys, values, kind)
 
 
 # --- unions ----------------------------------------------------------------------------------------------------------
