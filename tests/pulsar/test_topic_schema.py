@@ -96,7 +96,7 @@ async def test_every_kind_of_read_gives_the_same_columns() -> None:
         assert pa.Table.from_batches(batches).to_pylist() == ROWS
         (plan,) = await topic.plan(topic_schema="latest")
         assert plan.schemas is not None
-        values = pickle.loads(pickle.dumps(TopicValues(plan.schemas)))
+        values = TopicValues(pickle.loads(pickle.dumps(plan.schemas)))
         maker = RowMaker(plan.topic, schema_of(columns, values.columns), None, values)
         rows = list[dict[str, Any]]()
         for piece in plan.ranges:

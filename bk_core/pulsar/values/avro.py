@@ -11,12 +11,23 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import I64
-from bk_core.pulsar.messages.rows import TooManyValuesError
+from bk_core.pulsar.messages.rows import VALUE, TooManyValuesError
 from bk_core.pulsar.values.avro_rows import Datums
-from bk_core.pulsar.values.avro_schema import Node, arrow_type
+from bk_core.pulsar.values.avro_schema import Node, columns_of
 from bk_core.pulsar.values.avro_values import Convert, UnresolvableError, has_limits, record_fields, resolver
 from bk_core.pulsar.values.decoded import Column
-from bk_core.pulsar.values.part import NO_VERSION, VALUE, Part, Places, complain
+from bk_core.pulsar.values.part import NO_VERSION, Part, Places, complain, spread
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """A version of the schema whose values can be read. ``converts`` makes the columns. ``may_fail`` are the columns
+    that some values may not have: they are made even if nobody wants them, because which values are bad must not depend
+    on the columns."""
+
+    writer: Node
+    converts: Mapping[str, Convert]
+    may_fail: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -27,10 +38,7 @@ class AvroReader:
 
     reader: Node
     writers: Mapping[int, Node | str]
-    _converts: dict[int, dict[str, Convert] | str] = made_by(default_factory=dict, init=False)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return AvroReader, (self.reader, self.writers)
+    _versions: dict[int, _Resolved | str] = made_by(default_factory=dict, init=False)
 
     @property
     def is_record(self) -> bool:
@@ -38,81 +46,73 @@ class AvroReader:
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        if self.is_record:
-            return {each.name: arrow_type(each.node) for each in self.reader.fields}
-        return {VALUE: arrow_type(self.reader)}
+        return columns_of(self.reader)
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
         problems, pieces, order = dict[int, str](), list[Mapping[str, pa.Array]](), list[I64]()
         for version in np.unique(places.version).tolist():
-            at = np.flatnonzero(places.version == version)
-            converts = self._of_version(version)
-            if isinstance(converts, str):
-                complain(problems, places.version == version, converts)
-                continue
-            whole = places if at.size == len(places) else places.take(at)
+            here = places.version == version
+            at = np.flatnonzero(here)
             try:
-                pieces.append(self._of_one(version, converts, whole, at, wanted, problems))
+                made, wrong = self._of_one(version, places if at.size == len(places) else places.take(at), wanted)
+            except UnresolvableError as error:
+                complain(problems, here, str(error))
+                continue
             except TooManyValuesError as error:
                 if at.size > 1:
                     raise
-                complain(problems, places.version == version, str(error))
+                complain(problems, here, str(error))
                 continue
+            problems.update((int(at[place]), why) for place, why in wrong.items())
+            pieces.append(made)
             order.append(at)
         return Part(_placed(self.columns, wanted, pieces, order, len(places)), problems)
 
-    def _of_version(self, version: int) -> dict[str, Convert] | str:
-        """Return the conversions of a version's columns, or why there are none."""
-        if version not in self._converts:
-            writer = self._writer(version)
-            try:
-                self._converts[version] = writer if isinstance(writer, str) else self._resolved(writer)
-            except UnresolvableError as error:
-                self._converts[version] = f"its schema version {version} does not resolve to the newest: {error}"
-        return self._converts[version]
-
-    def _resolved(self, writer: Node) -> dict[str, Convert]:
-        if not self.is_record:
-            return {VALUE: resolver(writer, self.reader)}
-        if writer.kind != "record":
-            raise UnresolvableError(f"a {writer.kind} is not a record")
-        return record_fields(writer, self.reader)
-
-    def _writer(self, version: int) -> Node | str:
-        if version == NO_VERSION:
-            return self.reader
-        return self.writers.get(version, f"its schema version {version} is not known")
-
     def _of_one(
-        self,
-        version: int,
-        converts: Mapping[str, Convert],
-        places: Places,
-        at: I64,
-        wanted: frozenset[str],
-        problems: dict[int, str],
-    ) -> Mapping[str, pa.Array]:
-        datums, writer = Datums(places.data), self._writer(version)
-        assert isinstance(writer, Node)
-        found: Column = datums.read(writer, places.begin, places.begin + places.length)
-        for place, why in datums.problems.items():
-            problems[int(at[place])] = why
-        made = dict[str, pa.Array]()
-        for name, convert in converts.items():
-            if name not in wanted and not self._may_fail(writer, name):
-                continue
-            made[name], wrong = convert(found, places.data)
-            if wrong is not None:
-                whole = np.zeros(at.max() + 1, dtype=np.bool_)
-                whole[at[wrong]] = True
-                complain(problems, whole, f"its {name} has no value in the newest schema")
-        return made
+        self, version: int, places: Places, wanted: frozenset[str]
+    ) -> tuple[Mapping[str, pa.Array], dict[int, str]]:
+        """Return the columns and the problems of values of one version. Raises UnresolvableError if there are none of
+        it."""
+        resolved = self._of_version(version)
+        datums = Datums(places.data)
+        found: Column = datums.read(resolved.writer, places.begin, places.begin + places.length)
+        made, problems = dict[str, pa.Array](), datums.problems
+        for name, convert in resolved.converts.items():
+            if name in wanted or name in resolved.may_fail:
+                made[name], wrong = convert(found, places.data)
+                if wrong is not None:
+                    complain(problems, wrong, f"its {name} has no value in the newest schema")
+        return made, problems
 
-    def _may_fail(self, writer: Node, name: str) -> bool:
-        """Return whether a conversion may fail for some values. It must then be made even if nobody wants the column,
-        because which values are bad must not depend on the columns."""
-        field = next((each for each in self.reader.fields if each.name == name), None)
-        return field is None or field not in writer.fields or has_limits(field.node)
+    def _of_version(self, version: int) -> _Resolved:
+        """Return a version whose values can be read. Raises UnresolvableError."""
+        if version not in self._versions:
+            try:
+                self._versions[version] = self._resolved(version)
+            except UnresolvableError as error:
+                self._versions[version] = str(error)
+        found = self._versions[version]
+        if isinstance(found, str):
+            raise UnresolvableError(found)
+        return found
+
+    def _resolved(self, version: int) -> _Resolved:
+        writer = self.writers.get(version, f"its schema version {version} is not known")
+        if version == NO_VERSION:
+            writer = self.reader
+        if isinstance(writer, str):
+            raise UnresolvableError(writer)
+        try:
+            if not self.is_record:
+                return _Resolved(writer, {VALUE: resolver(writer, self.reader)}, frozenset({VALUE}))
+            if writer.kind != "record":
+                raise UnresolvableError(f"a {writer.kind} is not a record")
+            converts = record_fields(writer, self.reader)
+        except UnresolvableError as error:
+            raise UnresolvableError(f"its schema version {version} does not resolve to the newest: {error}") from error
+        same = {each.name: each for each in writer.fields}
+        fields = (each for each in self.reader.fields if same.get(each.name) != each or has_limits(each.node))
+        return _Resolved(writer, converts, frozenset(each.name for each in fields))
 
 
 def _placed(
@@ -124,14 +124,8 @@ def _placed(
 ) -> dict[str, pa.Array]:
     """Return the wanted columns with each piece's values at their places, and null elsewhere."""
     names = [name for name in columns if name in wanted]
-    if len(pieces) == 1 and order[0].size == count:
-        return {name: pieces[0][name] for name in names}
-    index = np.full(count, -1, dtype=np.int64)
-    if order:
-        places = np.concatenate(order)
-        index[places] = np.arange(places.size)
-    made = dict[str, pa.Array]()
-    for name in names:
-        whole = pa.concat_arrays([pa.nulls(1, columns[name]), *(each[name] for each in pieces)])
-        made[name] = whole.take(pa.array(index + 1))
-    return made
+    places = np.concatenate([np.zeros(0, dtype=np.int64), *order])
+    return {
+        name: spread(pa.concat_arrays([pa.nulls(0, columns[name]), *(each[name] for each in pieces)]), places, count)
+        for name in names
+    }

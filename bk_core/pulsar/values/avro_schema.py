@@ -14,6 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from bk_core.pulsar.messages.rows import VALUE
+
 NODES_MAX = 5000
 """The maximum number of types in a schema, each reference to a named type counted with everything inside it."""
 DEPTH_MAX = 64
@@ -277,6 +279,13 @@ def arrow_type(node: Node) -> pa.DataType:
         case "union":
             return union_type(node)
     return _SIMPLE[node.kind]
+
+
+def columns_of(schema: Node) -> Mapping[str, pa.DataType]:
+    """Return the columns of a schema's values: the fields of a record, and otherwise ``value``."""
+    if schema.kind == "record":
+        return {each.name: arrow_type(each.node) for each in schema.fields}
+    return {VALUE: arrow_type(schema)}
 
 
 def values_of(union: Node) -> list[Node]:

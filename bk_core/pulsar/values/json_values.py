@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.columns.json import rows as json_rows
-from bk_core.pulsar.messages.rows import spans
-from bk_core.pulsar.values.avro_schema import LIMITS, Node, arrow_type, values_of, widened
-from bk_core.pulsar.values.part import VALUE, Part, Places
+from bk_core.pulsar.messages.rows import VALUE, spans
+from bk_core.pulsar.values.avro_schema import LIMITS, Node, arrow_type, columns_of, values_of, widened
+from bk_core.pulsar.values.part import Part, Places
 
 _BITS = {"int": 31, "long": 63}
 _NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -41,9 +41,7 @@ class JsonReader:
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        if self.is_record:
-            return {each.name: arrow_type(each.node) for each in self.schema.fields}
-        return {VALUE: arrow_type(self.schema)}
+        return columns_of(self.schema)
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
         texts = spans(places.data, places.begin, places.length)

@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import I64
+from bk_core.pulsar.messages.rows import VALUE
 from bk_core.pulsar.model.schemas import TopicSchema
 from bk_core.pulsar.values.avro_schema import SchemaError
-from bk_core.pulsar.values.part import VALUE, Part, PartReader, Places, complain
+from bk_core.pulsar.values.part import Part, PartReader, Places, complain, spread
 
 KEY = "key"
 SEPARATED = "SEPARATED"
@@ -101,6 +102,4 @@ def of_part(reader: PartReader, places: Places, problems: dict[int, str], title:
         found = pa.StructArray.from_arrays([part.columns[name] for name in reader.columns], fields=list(kind))
     else:
         found = pa.array([{}] * there.size, kind)
-    index = np.full(len(places), -1, dtype=np.int64)
-    index[there] = np.arange(there.size)
-    return found if there.size == len(places) else found.take(pa.array(np.maximum(index, 0), mask=index < 0))
+    return spread(found, there, len(places))

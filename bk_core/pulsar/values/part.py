@@ -44,7 +44,7 @@ class Part:
 
 class PartReader(Protocol):
     """Decodes values by one schema. ``columns`` has the types; a schema that is not a record has the one column
-    ``value``. It can be pickled."""
+    ``value``."""
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]: ...
@@ -57,10 +57,16 @@ class PartReader(Protocol):
         ...
 
 
-VALUE = "value"
-
-
 def complain(problems: dict[int, str], which: np.typing.NDArray[np.bool_], why: str) -> None:
     """Note a reason for each place that ``which`` marks, unless it has one."""
     for place in np.flatnonzero(which).tolist():
         problems.setdefault(place, why)
+
+
+def spread(values: pa.Array, at: I64, count: int) -> pa.Array:
+    """Return ``count`` values, of which number ``at[k]`` is value k of the array, and the others are null."""
+    if at.size == count and bool((at == np.arange(count)).all()):
+        return values
+    index = np.full(count, -1, dtype=np.int64)
+    index[at] = np.arange(at.size)
+    return values.take(pa.array(np.maximum(index, 0), mask=index < 0))

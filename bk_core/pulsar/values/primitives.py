@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import I64, U8
-from bk_core.pulsar.messages.rows import spans, texts
+from bk_core.pulsar.messages.rows import VALUE, spans, texts
 from bk_core.pulsar.messages.scan import Mask
 from bk_core.pulsar.values.avro_schema import LIMITS
-from bk_core.pulsar.values.part import VALUE, Part, Places, complain
+from bk_core.pulsar.values.part import Part, Places, complain
 
 _DAY_MS, _DAY_NS = 86_400_000, 86_400_000_000_000
 _SECONDS_MAX = (1 << 63) // 1_000_000 - 1

@@ -152,9 +152,6 @@ class ProtobufReader:
         self._root = descriptor_of(self.definition)
         self._message = message_factory.GetMessageClass(self._root)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return ProtobufReader, (self.definition,)
-
     @property
     def is_record(self) -> bool:
         return True

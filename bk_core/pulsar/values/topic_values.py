@@ -17,14 +17,14 @@ from bk_core.errors import UnsupportedTopicError
 from bk_core.pulsar.messages import heads
 from bk_core.pulsar.messages.decoder import Messages
 from bk_core.pulsar.messages.heads import Heads
-from bk_core.pulsar.messages.rows import TYPES, keys_of
+from bk_core.pulsar.messages.rows import TYPES, VALUE, keys_of
 from bk_core.pulsar.model.schemas import TopicSchema, TopicSchemas
 from bk_core.pulsar.values import avro_schema, primitives
 from bk_core.pulsar.values.avro import AvroReader
 from bk_core.pulsar.values.avro_schema import Node, SchemaError
 from bk_core.pulsar.values.json_values import JsonReader
 from bk_core.pulsar.values.key_value import KEY, KeyValueReader, of_part, parts_of
-from bk_core.pulsar.values.part import BAD_VERSION, NO_VERSION, VALUE, PartReader, Places, complain
+from bk_core.pulsar.values.part import BAD_VERSION, NO_VERSION, PartReader, Places, complain, spread
 from bk_core.pulsar.values.primitives import PrimitiveReader
 from bk_core.pulsar.values.protobuf_values import ProtobufReader
 
@@ -34,7 +34,7 @@ _VERSION_BYTES = 8
 
 class TopicValues:
     """Decodes the values of one topic. Raises UnsupportedTopicError, which names the topic and the type, for a schema
-    that cannot become columns. It can be pickled."""
+    that cannot become columns."""
 
     def __init__(self, schemas: TopicSchemas) -> None:
         self.schemas = schemas
@@ -56,9 +56,6 @@ class TopicValues:
                 remedy=_AS_BYTES,
             )
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return TopicValues, (self.schemas,)
-
     def unknown(self, found: Heads) -> set[int]:
         """Return the versions of the schema that these entries need and that are not known."""
         versions = set(np.unique(versions_of(found)).tolist())
@@ -76,7 +73,7 @@ class TopicValues:
         part = self._reader.read(places.take(there), wanted)
         for place, why in part.problems.items():
             problems[int(there[place])] = why
-        return _spread(part.columns, there, len(places)), problems
+        return {name: spread(column, there, len(places)) for name, column in part.columns.items()}, problems
 
     def _separated(
         self, found: Messages, reader: KeyValueReader, places: Places, problems: dict[int, str]
@@ -132,18 +129,6 @@ def _places_of(values: pa.Array, version: I64) -> Places:
     length = np.where(values.is_valid().to_numpy(zero_copy_only=False), bounds[1:] - bounds[:-1], -1)
     raw = np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else np.zeros(1, dtype=np.uint8)
     return Places(raw, bounds[:-1], length, version)
-
-
-def _spread(columns: Mapping[str, pa.Array], there: I64, count: int) -> Mapping[str, pa.Array]:
-    """Return the columns with value k at row ``there[k]`` of ``count`` rows, and null elsewhere."""
-    if there.size == count:
-        return columns
-    index = np.zeros(count, dtype=np.int64)
-    index[there] = np.arange(1, there.size + 1)
-    return {
-        name: pa.concat_arrays([pa.nulls(1, column.type), column]).take(pa.array(index))
-        for name, column in columns.items()
-    }
 
 
 # --- readers ---------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import random
 import time
 from decimal import Decimal
@@ -136,7 +135,7 @@ def full_message() -> Any:
 
 
 def test_values() -> None:
-    reader = pickle.loads(pickle.dumps(ProtobufReader(definition(order_files()))))
+    reader = ProtobufReader(definition(order_files()))
     assert rows(reader, [full_message().SerializeToString(), b""]) == [FULL, EMPTY]
     assert reader.columns["total"] == pa.decimal128(20, 0)
     unknown = order_class()(colour=7).SerializeToString()
