@@ -14,13 +14,12 @@ from bk_core.blocking.loop_thread import BlockHandle, BlockingIterator
 from bk_core.pulsar import topic
 from bk_core.pulsar.given.bounds import Position, Positions
 from bk_core.pulsar.model.plan import PartitionPlan
-from bk_core.pulsar.model.schemas import TopicSchema
+from bk_core.pulsar.model.schemas import SchemaChoice, TopicSchema
 from bk_core.pulsar.topic import TopicInfo
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Table
 
-    from bk_core.pulsar.given.rows import SchemaChoice
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation
 

@@ -27,7 +27,7 @@ from bk_core.pulsar.lookup.schema_entries import read_schemas
 from bk_core.pulsar.model.managed_ledger import Cursor, ManagedLedger, TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, PartitionPlan, TopicRange
-from bk_core.pulsar.model.schemas import SchemaVersion, TopicSchema, TopicSchemas
+from bk_core.pulsar.model.schemas import BYTES, SchemaChoice, SchemaVersion, TopicSchema, TopicSchemas, version_of
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 from bk_core.pulsar.planning import PartitionPlanner, TopicEnd, settle
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, RecordBatchReader, Schema, Table
 
     from bk_core.client.reading.pull import Pull
-    from bk_core.pulsar.given.rows import GivenRows, SchemaChoice
+    from bk_core.pulsar.given.rows import GivenRows
     from bk_core.pulsar.messages.decoder import OnCorrupt, OnEncrypted
     from bk_core.pulsar.reading import Isolation, PartitionReading, ReadOptions
 
-BYTES, LATEST = "bytes", "latest"
+LATEST = "latest"
+"""The start of a tail that leaves out the existing messages."""
 SUBSCRIPTIONS_SHOWN = 20
 
 
@@ -280,9 +281,7 @@ class Topic:
         ranges then end before the first message of an undecided transaction, and the plan names the aborted
         transactions. Raises the errors of :meth:`to_arrow`.
         """
-        from bk_core.pulsar.given.rows import check_choice
-
-        check_choice(topic_schema)
+        version = version_of(topic_schema)
         wanted = GivenBounds(start, end, after, None, compacted)
         nodes = await self._cluster.nodes()
         plans = list[PartitionPlan]()
@@ -308,7 +307,7 @@ class Topic:
         if topic_schema == BYTES:
             return plans
         # After the ends are known: a version is registered before the first message that has it is sent.
-        schemas = await self._topic_schemas(None if topic_schema == LATEST else int(topic_schema))
+        schemas = await self._topic_schemas(version)
         return [replace(each, schemas=schemas) for each in plans]
 
     async def close(self) -> None:
@@ -344,7 +343,7 @@ class Topic:
         """Return the options of a read. Reads the topic's schema if values become columns."""
         if rows.topic_schema == BYTES:
             return rows.options
-        found = await self._topic_schemas(rows.version)
+        found = await self._topic_schemas(version_of(rows.topic_schema))
 
         async def newer() -> TopicSchemas:
             nonlocal found

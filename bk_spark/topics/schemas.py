@@ -118,7 +118,8 @@ class SchemaLookup:
 
 def columns_of_values(schemas: TopicSchemas) -> Columns:
     """Return the columns of a topic's values, in the types in which Spark gets them. Raises UnsupportedTopicError."""
-    return {name: in_spark(kind) for name, kind in TopicValues(schemas).columns.items()}
+    alone = replace(schemas, versions=(schemas.schema,))  # the columns do not depend on older versions
+    return {name: in_spark(kind) for name, kind in TopicValues(alone).columns.items()}
 
 
 def in_spark(kind: pa.DataType) -> pa.DataType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -13,6 +14,11 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
+SchemaChoice: TypeAlias = Literal["bytes", "latest"] | int
+"""The form of values in a read: bytes, or columns of the newest version of the topic's schema, or of the version with a
+number."""
+BYTES: Final = "bytes"
+LATEST: Final = "latest"
 TYPES = {
     1: "NONE",
     2: "STRING",
@@ -38,6 +44,20 @@ TYPES = {
     22: "EXTERNAL",
 }
 """The types of schemas by their numbers in stored schemas. These numbers are one higher than on Pulsar's wire."""
+
+
+def version_of(topic_schema: object) -> int | None:
+    """Return the version that a :data:`SchemaChoice` names, or None if it names none. Raises InvalidArgumentError for
+    another value."""
+    if topic_schema in (BYTES, LATEST):
+        return None
+    if isinstance(topic_schema, int) and not isinstance(topic_schema, bool) and topic_schema >= 0:
+        return topic_schema
+    raise InvalidArgumentError(
+        "there is no such topic_schema",
+        value=f"topic_schema={topic_schema!r}",
+        remedy="choose bytes, latest, or the number of a version of the topic's schema",
+    )
 
 
 @dataclass(frozen=True, slots=True)
