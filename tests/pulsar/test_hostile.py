@@ -12,7 +12,7 @@ from bk_core.pulsar.messages.batches import MESSAGES_MAX
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from tests.kit import pulsar_entries as kit
 from tests.kit.amount import some
-from tests.pulsar.fuzz import LENIENT, read, round_of
+from tests.pulsar.fuzz import LENIENT, read, round_of, values_of
 
 
 @pytest.mark.parametrize("many", [1, 40])
@@ -21,6 +21,12 @@ def test_mutated_entries_are_rows_or_a_typed_error(many: int, compacted: bool) -
     for number in range(some(1200, 200) // many):
         for options in (DecodeOptions(), LENIENT):
             assert round_of(number, (many, compacted), options) == many
+
+
+def test_mutated_values_are_rows_or_a_typed_error() -> None:
+    for number in range(some(60, 12)):
+        for options in (DecodeOptions(), LENIENT):
+            assert values_of(number, options)
 
 
 @pytest.mark.parametrize("size", [(1 << 32) - 1, 200 << 20, 100 << 20])
