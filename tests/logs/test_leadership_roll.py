@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rolling a log and giving it up, event by event."""
+"""The bounds of taking a log over, and rolling it and giving it up, event by event."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from bk_core.errors import (
     AuthenticationError,
     LeadershipLostError,
+    MetadataUnavailableError,
     NoSuchLogError,
     Outcome,
     QuorumTimeoutError,
 )
+from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership_events import (
     DeleteLedger,
     FinishRoll,
@@ -29,10 +31,32 @@ from bk_core.logs.machines.leadership_events import (
     Roll,
     SealExtents,
     SwitchLedger,
+    TakeOver,
+    Wait,
     WaitEnded,
     WriterFailed,
 )
-from tests.logs.leadership_kit import BOTH, ROLLED, end, opened, rolling, run, serving, v
+from tests.logs.leadership_kit import BOTH, EMPTY, ROLLED, end, opened, rolling, run, serving, v
+
+
+def test_the_attempts_of_taking_over_have_a_budget() -> None:
+    machine = LogLeadership(attempts_max=3)
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)))
+    for version in (1, 2, 3):
+        run(machine, HeadConflicted(), LeaderAnswered(True), WaitEnded(), HeadRead(v(EMPTY, version)))
+    deletion, loss = machine.step(HeadConflicted())
+    assert deletion == DeleteLedger(7)
+    assert isinstance(loss, LoseLeadership)
+    assert "3 attempts" in str(loss.error)
+
+
+def test_a_read_that_fails_after_a_lost_answer_is_tried_again_within_the_budget() -> None:
+    machine, error = LogLeadership(attempts_max=2), MetadataUnavailableError("no answer")
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)), HeadWriteUnknown(), WaitEnded())
+    assert machine.step(RequestFailed(error)) == [Wait(2)]
+    (loss,) = run(machine, WaitEnded(), RequestFailed(error))
+    assert isinstance(loss, LoseLeadership)
+
 
 # --- rolling and giving up --------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from bk_core.logs.machines.publication import Publish, PublishAmong, PublishOpti
 from bk_core.logs.machines.upkeep import Compact, Condemn, Trim, Vacuum
 from bk_core.logs.model import paging
 from bk_core.logs.model.compaction import CompactionLimits, Content
-from bk_core.logs.model.deleted import DeletedLog
+from bk_core.logs.model.deleted import DeletedLog, mark_of
 from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, PublishId, Unlinked
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, condemn, publish
 from bk_core.logs.model.unlinking import UnlinkedRecord
@@ -43,7 +43,7 @@ from bk_core.model import Fragment, Versioned
 from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 from tests.kit.transitions import members
-from tests.logs.change_kit import EMPTY, LOG, head_read
+from tests.logs.change_kit import EMPTY, LOG, head_read, run
 from tests.logs.test_compaction_runs import extents_of
 
 Follows = Mapping[str, str]
@@ -501,3 +501,12 @@ def test_a_copy_that_cannot_be_read_back_is_dropped_and_one_that_may_be_listed_i
         assert not isinstance(told.request, ask.DropCopy)
         error = told.tell(MetadataUnavailableError("away"))
     assert error.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.rule("N2")
+def test_a_leader_is_fenced_with_the_last_two_ledgers_before_the_mark_of_a_deletion_is_written() -> None:
+    opened = Extent(is_open=True, ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
+    led = add_open_extent(published(EMPTY, 3), opened, nonce=NoNonce()).head
+    told = Told(lambda: DeleteLog(LOG, EMPTY.uuid, takeover=True))
+    assert run(told, head_read(led)) == ask.RecoverLedgers((20, 3))
+    assert run(told, ask.LedgersRecovered({20: end(1)}, frozenset({3}))).head == mark_of(led)
