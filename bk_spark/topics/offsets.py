@@ -102,7 +102,7 @@ def from_json(data: Mapping[str, Any]) -> TopicOffset:
         cluster, begun = data["cluster"], data.get("from")
         if not isinstance(cluster, str) or not (begun is None or isinstance(begun, int)):
             raise ValueError("cluster and from are a text and a number")
-        schemas = {TopicName.parse(name): int(number) for name, number in data.get("schemas", {}).items()}
+        schemas = {TopicName.parse(name): _version(number) for name, number in data.get("schemas", {}).items()}
         return TopicOffset(cluster, topics, begun, schemas)
     except (InvalidArgumentError, UnsupportedTopicError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise InvalidArgumentError(
@@ -122,6 +122,12 @@ def _position(text: str) -> MessageId:
     if _text(found) != text or (found != BEGIN and min(numbers) < 0):
         raise ValueError(f"{text!r} is no position")
     return found
+
+
+def _version(number: object) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise ValueError(f"{number!r} is no version of a schema")
+    return number
 
 
 def check_topics(offset: TopicOffset, selection: TopicSelection) -> None:

@@ -47,14 +47,14 @@ def seen_parts(draw: st.DrawFn) -> PartSeen:
     return PartSeen(begin, tuple(ranges), end)
 
 
-@given(st.dictionaries(NAMES, POSITIONS), st.none() | st.integers(0, 2**50))
+@given(st.dictionaries(NAMES, POSITIONS), st.none() | st.integers(0, 2**50), st.dictionaries(NAMES, IDS))
 def test_an_offset_survives_the_checkpoint_and_equal_ones_have_equal_texts(
-    topics: dict[TopicName, MessageId], since: int | None
+    topics: dict[TopicName, MessageId], since: int | None, schemas: dict[TopicName, int]
 ) -> None:
-    offset = TopicOffset("cluster", topics, since)
+    offset = TopicOffset("cluster", topics, since, schemas)
     text = json.dumps(offsets.to_json(offset))
     assert offsets.from_json(json.loads(text)) == offset
-    turned = TopicOffset("cluster", dict(reversed(topics.items())), since)
+    turned = TopicOffset("cluster", dict(reversed(topics.items())), since, dict(reversed(schemas.items())))
     assert json.dumps(offsets.to_json(turned)) == text
     assert list(json.loads(text)) == sorted(json.loads(text))
 
@@ -65,6 +65,7 @@ def test_an_offset_survives_the_checkpoint_and_equal_ones_have_equal_texts(
         *({"v": 2}, {"v": None}, {"logs": {}}, {"topics": []}, {"cluster": 5}, {"from": "x"}),
         *({"topics": {"orders": text}} for text in ("", "1", "01:2", "-1:0", "1:2:-1", "a:b", 5)),
         {"topics": {"non-persistent://a/b/c": "1:2"}},
+        *({"schemas": {"orders": number}} for number in ("5", 1.5, True, -1, None)),
     ],
 )
 def test_what_is_no_offset_of_topics_is_refused(change: dict[str, Any]) -> None:
