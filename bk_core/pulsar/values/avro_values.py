@@ -159,8 +159,6 @@ def _enum(writer: Node, reader: Node) -> Convert:
     symbols = pa.array(list(reader.symbols) or [""], pa.string())
 
     def convert(column: Numbers, data: U8) -> Made:
-        if not len(column):
-            return pa.nulls(0, pa.string()), None
         at = moved[column.values]
         wrong = at < 0
         return symbols.take(pa.array(np.maximum(at, 0))), wrong if wrong.any() else None
