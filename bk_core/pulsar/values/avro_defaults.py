@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from bk_core.pulsar.values.avro_schema import NO_DEFAULT, Node, SchemaError, values_of, widened
+from bk_core.pulsar.values.avro_schema import LIMITS, NO_DEFAULT, Node, SchemaError, values_of, widened
 
 
 def default_of(node: Node, value: Any) -> Any:
@@ -17,6 +17,9 @@ def default_of(node: Node, value: Any) -> Any:
         _check(
             isinstance(value, _SIMPLE[node.kind]) and (node.kind == "boolean") == isinstance(value, bool), node, value
         )
+        if node.logical in LIMITS:
+            least, most = LIMITS[node.logical]
+            _check(least <= value <= most, node, value)
         return float(value) if node.kind in ("float", "double") else value
     return _OF_KIND[node.kind](node, value)
 
@@ -70,6 +73,7 @@ def _bytes(node: Node, value: Any) -> Any:
     """Return bytes, whose JSON is a text with one character for each byte."""
     _check(isinstance(value, str) and all(ord(each) < 256 for each in value), node, value)
     made = str(value).encode("latin-1")
+    _check(node.kind != "fixed" or len(made) == node.size, node, value)
     if node.logical == "decimal":
         return Decimal(int.from_bytes(made, "big", signed=True)).scaleb(-node.scale)
     return made

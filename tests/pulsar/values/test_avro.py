@@ -191,6 +191,9 @@ def test_enums_fields_aliases_and_defaults() -> None:
         record(("a", "int", "x")),
         record(("a", "boolean", 1)),
         record(("a", "long", 1 << 70)),
+        record(("a", {"type": "int", "logicalType": "time-millis"}, -1)),
+        record(("a", {"type": "long", "logicalType": "timestamp-millis"}, 1 << 62)),
+        record(("a", {"type": "fixed", "name": "F", "size": 2}, "x")),
     ):
         assert rows(reader_of(wrong, empty), [b""], [0]) == ["bad"]
 
