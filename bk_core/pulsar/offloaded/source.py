@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import CorruptOffloadError
 from bk_core.pulsar.model.offload import INDEX, OffloadedCopy
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.offloaded.access import OffloadStorage
@@ -29,7 +28,7 @@ from bk_core.pulsar.offloaded.blocks import (
     OffloadIndex,
     parse_index,
 )
-from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredObject, unavailable
+from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredObject, corrupt, unavailable
 
 REQUEST_BYTES = 8 << 20
 """The most bytes of a block in one request. With the request ahead, a range holds about twice as much."""
@@ -125,7 +124,7 @@ class OffloadedReads:
         """Yield the entries of a range, and what to do for them: wait for a future, or call a function."""
         assert wanted.copy is not None
         of = _ledger_of(wanted)
-        storage = self._storage(wanted.copy)
+        storage = yield from self._storage(wanted.copy)
         blocks = yield from self._blocks(storage, wanted, of)
         needed = [each for each in blocks if each.last >= wanted.first and each.first <= wanted.last]
         ahead = deque[tuple[_Block, int, Future[memoryview]]]()
@@ -137,7 +136,7 @@ class OffloadedReads:
                     block, offset, size = request
                     ahead.append((block, offset, storage.begin_read(block.stored, offset, size, of)))
                 if not ahead:
-                    raise _corrupt(of, wanted.copy.objects[-1], f"it ends before entry {wanted.last}")
+                    raise corrupt(of, wanted.copy.objects[-1], f"it ends before entry {wanted.last}")
                 block, offset, future = ahead.popleft()
                 data = yield future
                 if offset == block.begin:
@@ -164,7 +163,7 @@ class OffloadedReads:
         for of_index, of_data in opening:
             index_object, stored = (yield of_index), (yield of_data)
             if index_object.bytes > INDEX_BYTES_MAX:
-                raise _corrupt(of, index_object.name, f"an index of {index_object.bytes} bytes is too large")
+                raise corrupt(of, index_object.name, f"an index of {index_object.bytes} bytes is too large")
             data = yield storage.begin_read(index_object, 0, index_object.bytes, of)
             parts.append((stored, _index(data, wanted.ledger_id, index_object, stored, of)))
         found = _joined(parts, copy, of)
@@ -174,23 +173,29 @@ class OffloadedReads:
                 self._opened.popitem(last=False)
         return found
 
-    def _storage(self, copy: OffloadedCopy) -> Storage:
+    def _storage(self, copy: OffloadedCopy) -> Generator[Any, Any, Storage]:
+        """Return the place of the objects of a copy. It is made in the pool, because that blocks."""
         key = copy.driver, copy.bucket, copy.region, copy.endpoint
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="offloaded")
-            if key not in self._storages:
-                self._storages[key] = Storage(copy, self._how, self._pool)
-            return self._storages[key]
+            pool, found = self._pool, self._storages.get(key)
+        if found is None:
+            found = yield pool.submit(Storage, copy, self._how, pool)
+            with self._lock:
+                if pool is self._pool:
+                    self._storages[key] = found
+        return found
 
     def close(self) -> None:
-        """Forget what is open. Requests under way end on their own."""
+        """Forget what is open. Requests that were begun end on their own, within their timeout. A read that is not
+        finished then raises ClientClosedError."""
         with self._lock:
             pool, self._pool = self._pool, None
             self._storages.clear()
             self._opened.clear()
         if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)
 
 
 class _Said:
@@ -212,18 +217,19 @@ class _Said:
     def note(self, call: Callable[[], Any]) -> None:
         try:
             self._value = call()
-        except TimeoutError:
-            self._error = unavailable("the storage", self._of, f"no answer within {self._timeout_s:g} s")
         except Exception as error:
-            self._error = error
+            self._fail(error)
 
     async def note_async(self, call: Awaitable[Any]) -> None:
         try:
             self._value = await call
-        except TimeoutError:
-            self._error = unavailable("the storage", self._of, f"no answer within {self._timeout_s:g} s")
         except Exception as error:
-            self._error = error
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, TimeoutError):
+            error = unavailable("the storage", self._of, f"no answer within {self._timeout_s:g} s")
+        self._error = error
 
 
 def _parsed(parser: BlockParser, data: memoryview, is_end: bool, of: str, name: str) -> EntryBatch | None:
@@ -232,7 +238,7 @@ def _parsed(parser: BlockParser, data: memoryview, is_end: bool, of: str, name: 
         if is_end:
             parser.finish()
     except OffloadFormatError as error:
-        raise _corrupt(of, name, str(error)) from error
+        raise corrupt(of, name, str(error)) from error
     return found
 
 
@@ -240,9 +246,9 @@ def _index(data: memoryview, ledger_id: int, index_object: StoredObject, stored:
     try:
         index = parse_index(data, ledger_id)
     except OffloadFormatError as error:
-        raise _corrupt(of, index_object.name, str(error)) from error
+        raise corrupt(of, index_object.name, str(error)) from error
     if stored.bytes != index.object_bytes:
-        raise _corrupt(of, stored.name, f"it has {stored.bytes} bytes, and its index says {index.object_bytes}")
+        raise corrupt(of, stored.name, f"it has {stored.bytes} bytes, and its index says {index.object_bytes}")
     return index
 
 
@@ -254,18 +260,10 @@ def _joined(parts: list[tuple[StoredObject, OffloadIndex]], copy: OffloadedCopy,
     firsts = [first for *_, first in begins]
     if firsts[0] != 0 or any(a >= b for a, b in pairwise([*firsts, copy.last_entry + 1])):
         why = f"the blocks begin at entries {firsts[:20]}, of entries 0 to {copy.last_entry}"
-        raise _corrupt(of, parts[0][0].name + INDEX, why)
+        raise corrupt(of, parts[0][0].name + INDEX, why)
     lasts = [*(first - 1 for first in firsts[1:]), copy.last_entry]
     return [_Block(*begin, last) for begin, last in zip(begins, lasts, strict=True)]
 
 
 def _ledger_of(wanted: CopiedRange) -> str:
     return f"ledger {wanted.ledger_id} of {wanted.topic}"
-
-
-def _corrupt(of: str, name: str, why: str) -> CorruptOffloadError:
-    return CorruptOffloadError(
-        f"an object of {of} is damaged",
-        value=f"{name}: {why}",
-        remedy="compare it with a backup; if bookies still have the ledger, read it with bookkeeper-first",
-    )

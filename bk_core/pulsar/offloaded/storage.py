@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bk_core.errors import (
     BookKeeperError,
+    ClientClosedError,
     CorruptOffloadError,
     InvalidArgumentError,
     LedgerOffloadedError,
@@ -31,8 +33,15 @@ REQUESTS_AT_ONCE = 16
 ATTEMPTS_MAX = 4
 BACKOFF_S = 0.2
 CONNECT_S = 10.0
-REFUSALS = ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE", "Forbidden", "Unauthorized", "PERMISSION_DENIED", "403")
-"""Words in errors of storages that refuse the caller. Another attempt would not help."""
+REFUSED = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|PERMISSION_DENIED|UNAUTHENTICATED|Forbidden|Unauthorized"
+    r"|HTTP status 40[13]\b|\] 40[13] "
+)
+"""Finds the errors of storages that refuse the caller. Another attempt would not help. A number alone is no sign,
+because the texts contain the names of objects."""
+FROM_BOOKIES = "if bookies still have the ledger, read it with bookkeeper-first"
+MISSING = re.compile(r"AWS Error (?:NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
+"""Finds the errors of reads from an object that was deleted after it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +54,9 @@ class StoredObject:
 
 
 class Storage:
-    """The place of the objects of some copies. Making it asks nobody. Raises InvalidArgumentError for a URI or endpoint
-    that cannot be used, LedgerOffloadedError if this pyarrow has no support for the storage."""
+    """The place of the objects of some copies. Making it loads the cloud's SDK, which may ask the network for regions
+    and credentials, so it blocks. Raises InvalidArgumentError for a URI or endpoint that cannot be used,
+    LedgerOffloadedError if this pyarrow has no support for the storage."""
 
     def __init__(self, copy: OffloadedCopy, how: OffloadStorage, pool: ThreadPoolExecutor) -> None:
         self._timeout_s, self._pool = how.timeout_s, pool
@@ -55,7 +65,7 @@ class Storage:
 
     def begin_open(self, name: str, of: str) -> Future[StoredObject]:
         """Start to open an object; ``of`` names the ledger and topic in errors. Its future raises OffloadMissingError
-        and OffloadUnavailableError."""
+        and OffloadUnavailableError. Raises ClientClosedError."""
         path = f"{self._root}/{name}" if self._root else name
 
         def open_it() -> StoredObject:
@@ -71,17 +81,16 @@ class Storage:
         def read() -> memoryview:
             found = memoryview(stored.file.read_at(size, offset))
             if found.nbytes != size:
-                raise CorruptOffloadError(
-                    f"an object of {of} is cut off",
-                    value=f"{stored.name}: {found.nbytes} of {size} bytes at {offset}",
-                    remedy="compare the object with that of a backup; the bookies have no copy if they deleted theirs",
-                )
+                raise corrupt(of, stored.name, f"cut off: {found.nbytes} of {size} bytes at {offset}")
             return found
 
         return self._begin(read, stored.name, of)
 
     def _begin(self, request: Callable[[], T], name: str, of: str) -> Future[T]:
-        return self._pool.submit(self._tried, request, name, of, time.monotonic() + self._timeout_s)
+        try:
+            return self._pool.submit(self._tried, request, name, of, time.monotonic() + self._timeout_s)
+        except RuntimeError as error:  # the pool is shut down
+            raise ClientClosedError(f"a read of {of} was not finished when its client was closed") from error
 
     def _tried(self, request: Callable[[], T], name: str, of: str, deadline: float) -> T:
         """Return the result of a request. Failures that may pass are tried again, ATTEMPTS_MAX times in all and not
@@ -91,27 +100,54 @@ class Storage:
                 return request()
             except BookKeeperError:
                 raise
-            except FileNotFoundError as error:
-                raise OffloadMissingError(
-                    f"an object of {of} is not in the storage",
-                    value=name,
-                    remedy="if the topic was not trimmed meanwhile, look for the object in a backup of the bucket",
-                ) from error
             except Exception as error:  # pyarrow raises OSError for most, and exceptions of its own
+                if isinstance(error, FileNotFoundError) or MISSING.search(str(error)):
+                    raise self._missing(name, of) from error
                 wait_s = BACKOFF_S * 2**attempt * random.uniform(0.5, 1)
-                refused = isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS)
+                refused = isinstance(error, PermissionError) or REFUSED.search(str(error)) is not None
                 if refused or attempt + 1 == ATTEMPTS_MAX or time.monotonic() + wait_s > deadline:
                     raise unavailable(name, of, str(error)[:500], refused=refused) from error
                 time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
+    def _missing(self, name: str, of: str) -> BookKeeperError:
+        """Return the error for an object that is not there. A bucket that is not there is another error, because a
+        wrong name or a folder that is not mounted says nothing about the objects."""
+        container = self._root if self._root.startswith("/") else self._root.partition("/")[0]
+        if container and self._is_absent(container):
+            return unavailable(name, of, f"there is no bucket or folder {container}")
+        return OffloadMissingError(
+            f"an object of {of} is not in the storage",
+            value=name,
+            remedy="if the topic was not trimmed meanwhile, look for the object in a backup of the bucket",
+        )
+
+    def _is_absent(self, container: str) -> bool:
+        """Return whether the storage says that there is no such bucket or folder. Not everyone may ask this."""
+        from pyarrow import fs
+
+        try:
+            return bool(self._filesystem.get_file_info(container).type == fs.FileType.NotFound)
+        except Exception:
+            return False
+
 
 def unavailable(name: str, of: str, why: str, *, refused: bool = False) -> OffloadUnavailableError:
     """Return the error for a storage that did not give an object."""
+    first = "give credentials that may read the bucket" if refused else "see that this host reaches the storage"
     return OffloadUnavailableError(
         f"the storage refused to read {of}" if refused else f"the storage did not give an object of {of}",
         value=f"{name}: {why}",
-        remedy="give credentials that may read the bucket" if refused else "see that this host reaches the storage",
+        remedy=f"{first}; {FROM_BOOKIES}",
+    )
+
+
+def corrupt(of: str, name: str, why: str) -> CorruptOffloadError:
+    """Return the error for an object whose bytes cannot be right."""
+    return CorruptOffloadError(
+        f"an object of {of} is damaged",
+        value=f"{name}: {why}",
+        remedy=f"compare it with a backup; {FROM_BOOKIES}",
     )
 
 

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from bk_core.errors import CorruptOffloadError, InvalidArgumentError, OffloadMissingError, OffloadUnavailableError
+from bk_core.errors import (
+    ClientClosedError,
+    CorruptOffloadError,
+    InvalidArgumentError,
+    OffloadMissingError,
+    OffloadUnavailableError,
+)
 from bk_core.pulsar.model.offload import OffloadedCopy
 from bk_core.pulsar.offloaded import source, storage
 from bk_core.pulsar.offloaded.access import OffloadStorage
@@ -116,6 +122,12 @@ def test_missing_object_is_named(reads: OffloadedReads, folder: Path, name: str)
         read(reads, Wanted(0, 19))
 
 
+def test_folder_that_is_not_mounted_is_not_taken_for_missing_objects(folder: Path) -> None:
+    reads = OffloadedReads(OffloadStorage(uri=(folder / "away").as_uri()))
+    with pytest.raises(OffloadUnavailableError, match="no bucket or folder"):
+        read(reads, Wanted(0, 19))
+
+
 @pytest.mark.parametrize("name", ["a-ledger-7", "a-ledger-7-index"])
 @pytest.mark.parametrize("size", [0, 20, -1])
 def test_object_that_is_cut_off_is_named(reads: OffloadedReads, folder: Path, name: str, size: int) -> None:
@@ -151,23 +163,25 @@ def test_object_that_shrinks_under_a_read_is_an_error(folder: Path, monkeypatch:
 
 def test_failures_that_pass_are_tried_again_and_others_are_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "BACKOFF_S", 0.001)
-    errors = [OSError("AWS Error NETWORK_CONNECTION"), OSError("AWS Error SLOW_DOWN")] * 2
+
+    def failing_with(errors: list[OSError], calls: list[str]) -> OffloadedReads:
+        def fail(path: str) -> None:
+            calls.append(path)
+            if errors:
+                raise errors.pop()
+
+        return failing(fail, folder)
+
     calls = list[str]()
-
-    def fail(path: str) -> None:
-        calls.append(path)
-        if errors:
-            raise errors.pop()
-
-    assert read(failing(fail, folder), Wanted(0, 19)) == ENTRIES
+    errors = [OSError("AWS Error NETWORK_CONNECTION"), OSError("AWS Error SLOW_DOWN")] * 2
+    assert read(failing_with(errors, calls), Wanted(0, 19)) == ENTRIES
     assert len(calls) == 6
-    errors += [OSError("AWS Error SLOW_DOWN")] * 100
     with pytest.raises(OffloadUnavailableError, match="SLOW_DOWN"):
-        read(failing(fail, folder), Wanted(0, 19))
-    calls.clear()
-    errors[:] = [OSError("AWS Error ACCESS_DENIED during HeadObject operation")] * 2
+        read(failing_with([OSError("AWS Error SLOW_DOWN")] * 100, []), Wanted(0, 19))
+    calls = []
+    refusing = failing_with([OSError("AWS Error ACCESS_DENIED during HeadObject operation")] * 2, calls)
     with pytest.raises(OffloadUnavailableError, match="refused to read ledger 7"):
-        read(failing(fail, folder), Wanted(0, 19))
+        read(refusing, Wanted(0, 19))
     assert len(calls) <= 2
 
 
@@ -187,6 +201,45 @@ async def test_storage_that_does_not_answer_ends_the_read(folder: Path) -> None:
     finally:
         free.set()
         reads.close()
+
+
+async def test_storage_that_is_slow_to_load_does_not_stop_the_loop(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients of storages ask the network for regions and credentials while they are made."""
+    free = threading.Event()
+    made = storage._place
+
+    def slow(copy: OffloadedCopy, how: OffloadStorage) -> tuple[fs.FileSystem, str]:
+        free.wait(20)
+        return made(copy, how)
+
+    monkeypatch.setattr(storage, "_place", slow)
+    reads = OffloadedReads(OffloadStorage(uri=folder.as_uri(), timeout_s=0.05))
+    try:
+        with pytest.raises(OffloadUnavailableError, match="no answer within"):
+            await anext(reads.read(Wanted(0, 19)))
+    finally:
+        free.set()
+        reads.close()
+
+
+async def test_read_that_is_under_way_when_its_client_is_closed_ends_with_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "REQUEST_BYTES", 100)
+    reads = OffloadedReads(OffloadStorage(uri=folder.as_uri()))
+    for _ in range(2):  # it may be used again
+        blocking, awaited = reads.batches(Wanted(0, 19)), reads.read(Wanted(0, 19))
+        next(blocking)
+        await anext(awaited)
+        reads.close()
+        with pytest.raises(ClientClosedError, match="ledger 7"):
+            list(blocking)
+        with pytest.raises(ClientClosedError, match="ledger 7"):
+            _ = [batch async for batch in awaited]
+        assert read(reads, Wanted(0, 19)) == ENTRIES
+    reads.close()
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
