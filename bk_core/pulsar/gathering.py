@@ -61,8 +61,10 @@ class _Box:
                     if self._bytes >= WAITING_BYTES_MAX:
                         self._room.clear()
                     await self._room.wait()
-        except Exception as error:
+        except BaseException as error:  # a cancelled source has not ended, so its reader must not take this for the end
             self._error = error
+            if not isinstance(error, Exception):
+                raise
         finally:
             self._has_ended = True
             self._changed.set()

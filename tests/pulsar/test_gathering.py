@@ -68,6 +68,17 @@ async def test_error_comes_after_the_entries_before_it() -> None:
     assert found == [b"a", b"b"]
 
 
+async def test_source_that_is_cancelled_is_not_taken_for_one_that_has_ended() -> None:
+    async def cancelled() -> AsyncGenerator[Received, None]:
+        yield piece(1), ledger([b"a"])
+        raise asyncio.CancelledError
+
+    async with aclosing(gathered(cancelled())) as taken:
+        assert (await anext(taken))[1].to_list() == [b"a"]
+        with pytest.raises(asyncio.CancelledError):
+            await anext(taken)
+
+
 async def test_what_waits_is_bounded_and_its_source_ends_with_the_reader() -> None:
     given, ended = 0, False
 
