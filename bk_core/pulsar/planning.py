@@ -239,6 +239,11 @@ class PartitionPlanner:
             metadata = self._closed.get(position.ledger_id)
         return position
 
+    def closed(self, ledger_id: int) -> LedgerMetadata | None:
+        """Return the metadata of a ledger that the last plan saw closed, or None. An offloaded ledger has none in the
+        store of the ledgers."""
+        return self._closed.get(ledger_id)
+
     async def wait(self, timeout_s: float) -> None:
         """Wait until the LAC of the open ledger moves, at most ``timeout_s``."""
         if self._open is None or self._open.is_closed:

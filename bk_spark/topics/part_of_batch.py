@@ -49,7 +49,9 @@ class PartOfBatch:
 
     async def _last(self, wanted: EntryPosition, ranges: list[TopicRange], *, lossless: bool) -> TopicRange | None:
         """Return the part of the last ledger up to an entry that the bookies do not call confirmed yet."""
-        metadata = (await self.bookkeeper.read_metadata(wanted.ledger_id)).value
+        metadata = self.planner.closed(wanted.ledger_id)
+        if metadata is None:
+            metadata = (await self.bookkeeper.read_metadata(wanted.ledger_id)).value
         last = wanted.entry_id
         if metadata.is_closed and metadata.last_entry_id < last:
             if lossless:
@@ -66,7 +68,8 @@ class PartOfBatch:
         if first > last:
             return None
         size = mean * (last + 1 - first)
-        return TopicRange(self.planner.topic, wanted.ledger_id, metadata, first, last, size)
+        copy = known[0].copy if known else None
+        return TopicRange(self.planner.topic, wanted.ledger_id, metadata, first, last, size, copy=copy)
 
     def check_decided(self, decided: list[TopicRange]) -> None:
         """Check that the transactions of the part have ended in what is known now. Raises MetadataUnavailableError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,38 @@ def test_a_ledger_that_was_read_whole_may_be_trimmed(world: SparkWorld) -> None:
     world.call(world.pulsar.trim(NAME))
     append(world, second, *plain(b"b"))
     assert stream.step() == [b"b"]
+
+
+def test_a_ledger_may_be_offloaded_while_a_query_runs(world: SparkWorld, tmp_path: Path) -> None:
+    """Between two batches, in the middle of what is read, and before a batch is repeated."""
+    written = world.ledger(NAME, plain(*(b"%d" % n for n in range(9))), is_open=True)
+    append(world, written)
+    stream = world.stream(pulsaroffloaduri=tmp_path.as_uri(), maxentriespertrigger="4").begin()
+    start = stream.at
+    assert stream.step() == [b"0", b"1", b"2", b"3"]
+    world.call(world.pulsar.roll(NAME, written))
+    world.ledger(NAME, plain(b"next"))
+    planned = stream.latest()
+    world.call(world.pulsar.offload_to(tmp_path, NAME, 0, block_bytes=300))
+    assert stream.rows(stream.at, planned) == [b"4", b"5", b"6", b"7"]
+    assert stream.restart(start).rows(start, stream.at) == [b"0", b"1", b"2", b"3"]
+    stream.at = planned
+    assert stream.step() == [b"8", b"next"]
+    assert stream.step() == []
+
+
+def test_a_batch_above_the_end_of_an_offloaded_ledger_is_told_from_a_loss(world: SparkWorld, tmp_path: Path) -> None:
+    """The checkpoint has a phantom of ``readMode=quorum``, and the ledger's own record is deleted."""
+    written = world.ledger(NAME, plain(b"a", b"b"))
+    strict, lenient = (
+        world.stream(pulsaroffloaduri=tmp_path.as_uri(), failondataloss=loss).begin() for loss in ("true", "false")
+    )
+    end = json.loads(json.dumps(strict.latest()).replace(f"{written.ledger_id}:2", f"{written.ledger_id}:3"))
+    assert end != strict.latest()
+    world.call(world.pulsar.offload_to(tmp_path, NAME, 0))
+    message = refused(NoSuchEntryError, lambda: strict.rows(strict.at, end))
+    assert f"ledger {written.ledger_id} ends at entry 1, the batch at 2" in message
+    assert lenient.rows(lenient.at, end) == [b"a", b"b"]
 
 
 def test_trimmed_messages_end_the_query_unless_their_loss_is_accepted(world: SparkWorld) -> None:
