@@ -126,10 +126,16 @@ class TopicOptions:
         """The number of the version whose columns are wanted, or None for the newest."""
         return self.schema if isinstance(self.schema, int) else None
 
+    @property
+    def storage(self) -> OffloadStorage:
+        """The settings for reads of offloaded ledgers."""
+        from bk_core.pulsar.offloaded.access import BY_THE_RECORD
+
+        return self.offload or BY_THE_RECORD
+
     def access(self, password: bytes) -> PulsarAccess:
         """Return these options for the client."""
         from bk_core.pulsar.cluster import PulsarAccess
-        from bk_core.pulsar.offloaded.access import BY_THE_RECORD
 
         return PulsarAccess(
             metadata_uri=self.metadata_uri,
@@ -137,7 +143,7 @@ class TopicOptions:
             token_path=self.token_path,
             ca_path=self.ca_path,
             password=password,
-            offload=self.offload or BY_THE_RECORD,
+            offload=self.storage,
             quorum_settle_ms=self.quorum_settle_ms,
         )
 

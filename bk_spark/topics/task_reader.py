@@ -111,8 +111,9 @@ class TaskRows:
 
     def _copy(self, part: TopicPart, wanted: LedgerRange) -> Iterator[EntryBatch]:
         copy = part.copies[wanted.ledger_id]
-        reads = offloaded_reads(self._how.access(b"").offload)
-        return reads.batches(CopyRange(part.topic, wanted.ledger_id, wanted.first, wanted.last, copy))
+        return offloaded_reads(self._how.storage).batches(
+            CopyRange(part.topic, wanted.ledger_id, wanted.first, wanted.last, copy)
+        )
 
     def _made(self, wanted: LedgerRange, batch: EntryBatch) -> Iterator[pa.RecordBatch]:
         part = self._task.parts[wanted.log or ""]
