@@ -127,13 +127,13 @@ class PulsarCluster:
             self._with_transactions.add(space)
         return space in self._with_transactions
 
-    def outcomes(self, topic: TopicName) -> PartitionReading:
+    def outcomes(self, planner: PartitionPlanner) -> PartitionReading:
         """Return a reader for :meth:`PartitionReading.decide` alone, which finds the outcomes of transactions. It makes
         no rows, so it needs no entries before its ranges."""
         from bk_core.pulsar.messages.rows import schema_of
         from bk_core.pulsar.reading import PartitionReading, ReadOptions
 
-        return PartitionReading(topic, self.reads(), ReadOptions(schema_of(None)), _no_history)
+        return PartitionReading(planner.topic, self.reads(planner.moved), ReadOptions(schema_of(None)), _no_history)
 
     def reads(self, moved: Moved | None = None) -> LedgerReads:
         """Return what reads ranges of ledgers, from bookies and from object storage. ``moved`` looks for the copy of a

@@ -294,7 +294,7 @@ class Topic:
                 last, follows = planner.end.last, planner.following
                 looks = isolation == "read_committed" and await self._cluster.may_have_transactions(nodes, topic)
                 if looks:
-                    ranges, aborted = await self._cluster.outcomes(topic).decide(ranges, _beyond(planner, bounds))
+                    ranges, aborted = await self._cluster.outcomes(planner).decide(ranges, _beyond(planner, bounds))
                 await planner.close()
                 stop = None if last is None else EntryPosition(last.ledger_id, last.entry_id + 1)
                 after = begin

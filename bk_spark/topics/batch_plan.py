@@ -143,7 +143,7 @@ class PartPlan:
         if not wants or not await self.cluster.may_have_transactions(self.nodes, self.topic):
             return ranges, frozenset(), False
         beyond = None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
-        return *await self.cluster.outcomes(self.topic).decide(ranges, beyond), True
+        return *await self.cluster.outcomes(planner).decide(ranges, beyond), True
 
 
 async def start_of(planner: PartitionPlanner, record: ManagedLedger, how: TopicOptions) -> MessageId | None:

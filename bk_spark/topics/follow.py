@@ -124,7 +124,7 @@ class TopicsFollower:
         planner = self._planner(nodes, topic)
         ranges = await planner.ranges(Bounds(start=begin))
         if await self._wants_outcomes(nodes, topic):
-            ranges, _ = await self._decided(topic, begin, ranges)
+            ranges, _ = await self._decided(planner, begin, ranges)
         end = planner.following(end_of(ranges, begin).entry)
         moved = begin if end == begin.entry else MessageId(*end)
         return PartSeen(begin, tuple(ranges), moved, is_fresh=at is None)
@@ -175,13 +175,14 @@ class TopicsFollower:
         return wants and await self._cluster.may_have_transactions(nodes, topic)
 
     async def _decided(
-        self, topic: TopicName, begin: MessageId, ranges: list[TopicRange]
+        self, planner: PartitionPlanner, begin: MessageId, ranges: list[TopicRange]
     ) -> tuple[list[TopicRange], frozenset[TxnId]]:
         """Return the ranges up to the first undecided transaction, and the aborted ones. Entries whose heads were read
         are not read again."""
+        topic = planner.topic
         since, reading = self._outcomes.get(topic, (begin.entry, None))
         if reading is None or begin.entry < since:
-            reading = self._cluster.outcomes(topic)
+            reading = self._cluster.outcomes(planner)
             self._outcomes[topic] = begin.entry, reading
         try:
             return await reading.decide(ranges)
@@ -224,10 +225,11 @@ class TopicsFollower:
         ranges = await part.ranges(lossless=self._options.fail_on_data_loss)
         aborted, decided = frozenset[TxnId](), False
         if ranges and await self._wants_outcomes(nodes, topic):
-            known = await self._planner(nodes, topic).ranges(Bounds(start=begin))
+            following = self._planner(nodes, topic)
+            known = await following.ranges(Bounds(start=begin))
             if end_of(known, begin) < end_of(ranges, begin):  # after a restart, of entries above the LAC
                 known = ranges
-            left, aborted = await self._decided(topic, begin, known)
+            left, aborted = await self._decided(following, begin, known)
             decided = True
             part.check_decided(left)
         bounds = Bounds(begin if begin.batch_index >= 0 else None, published_from_ms=start.published_from_ms)

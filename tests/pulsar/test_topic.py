@@ -326,6 +326,8 @@ async def test_ledger_that_is_offloaded_and_deleted_under_a_read_is_read_on(tmp_
         with pytest.raises(NoSuchLedgerError):
             async for _ in topic._cluster.reads().read(ranges[1]):
                 pass
+        left, _ = await topic._cluster.outcomes(planner).decide(ranges)
+        assert left == ranges
 
 
 async def test_chunks_and_transactions_cross_from_object_storage_to_bookies(tmp_path: Path) -> None:
