@@ -107,7 +107,8 @@ class TaskRows:
         except OffloadMissingError as error:
             if self._options.fail_on_data_loss:
                 raise
-            logger.warning("%s: skipped (failOnDataLoss=false)", error)
+            logger.warning("%s", error)
+            progress.without_lost()  # logs how many entries are skipped
 
     def _copy(self, part: TopicPart, wanted: LedgerRange) -> Iterator[EntryBatch]:
         copy = part.copies[wanted.ledger_id]

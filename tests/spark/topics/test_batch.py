@@ -260,7 +260,9 @@ def test_offloaded_ledgers_and_wrong_passwords_are_named_on_the_driver(world: Sp
     assert "Hadoop" in refused(world, LedgerOffloadedError)
 
 
-def test_offloaded_ledgers_are_read_in_tasks_of_any_size(world: SparkWorld, tmp_path: Path) -> None:
+def test_offloaded_ledgers_are_read_in_tasks_of_any_size(
+    world: SparkWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     chunks = [
         kit.entry(b"%d" % n, uuid=b"u", chunk_id=n, num_chunks_from_msg=3, total_chunk_msg_size=3) for n in range(3)
     ]
@@ -278,6 +280,7 @@ def test_offloaded_ledgers_are_read_in_tasks_of_any_size(world: SparkWorld, tmp_
     assert data.name in refused(world, OffloadMissingError, **how)
     assert world.values(**how, offloadedreadpriority="bookkeeper-first") == before["value"].to_pylist()
     assert len(world.values(**how, failondataloss="false")) == before.num_rows - 41
+    assert "41 entries are skipped" in caplog.text
 
 
 def test_credentials_of_object_storage_are_read_on_the_driver_and_shown_nowhere(
