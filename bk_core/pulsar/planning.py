@@ -260,7 +260,6 @@ class PartitionPlanner:
             known = self._closed.get(ledger.ledger_id) or self._earlier.get(ledger.ledger_id)
             if known is not None:
                 return known
-            self._check_readable(ledger)
             if self._storage.reads_copy(ledger):
                 return _record_of_copy(ledger)
             async with gate:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
-from bk_core.errors import InvalidArgumentError
+from bk_core.errors import InvalidArgumentError, LedgerOffloadedError
 from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
 from bk_core.pulsar.given.bounds import GivenBounds, Position, Positions
 from bk_core.pulsar.lookup.nodes import PulsarNodes
@@ -101,7 +101,8 @@ class Topic:
         planner = self._cluster.planner(nodes, topic)
         try:
             if record.ledgers:
-                await planner.ranges(Bounds(start=MessageId(record.ledgers[-1].ledger_id, 0)))
+                with suppress(LedgerOffloadedError):  # its end is known anyway
+                    await planner.ranges(Bounds(start=MessageId(record.ledgers[-1].ledger_id, 0)))
             cursors = await planner.cursors()
         finally:
             await planner.close()

@@ -29,6 +29,7 @@ from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.offloaded.access import OffloadStorage
+from bk_core.pulsar.planning import TopicEnd
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.topic import Topic
 from tests.kit import pulsar_entries as kit
@@ -288,6 +289,20 @@ async def test_offloaded_ledger_is_read_while_bookies_have_it_and_named_after() 
         bookies_first = OffloadStorage(read_priority="bookkeeper-first")
         assert await values(world.topic(NAME, offload=bookies_first)) == [b"a", b"b"]
         assert await values(world.topic(NAME), EntryPosition(second.ledger_id, 0)) == [b"b"]
+
+
+async def test_topic_whose_last_ledger_cannot_be_read_is_described() -> None:
+    """Where it ends is in its record. So is the end of a ledger whose entries a read does not want."""
+    async with pulsar_world() as world:
+        last = (await world.ledger(NAME, plain(b"a", b"b"))).ledger_id
+        world.terminate(NAME, EntryPosition(last, 1))
+        world.offload(NAME, 0, "filesystem", deleted=True)
+        await world.writer.delete_ledger(last)
+        (part,) = (await world.topic(NAME).info()).partitions
+        assert (part.end, part.is_terminated) == (TopicEnd(EntryPosition(last, 1), "terminated"), True)
+        assert await values(world.topic(NAME), EntryPosition(last, 2)) == []
+        with pytest.raises(LedgerOffloadedError, match="Hadoop"):
+            await values(world.topic(NAME), EntryPosition(last, 1))
 
 
 async def test_offloaded_ledgers_are_read_from_object_storage(tmp_path: Path) -> None:
