@@ -28,10 +28,11 @@ from bk_core.pulsar.offloaded.blocks import (
     OffloadIndex,
     parse_index,
 )
-from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredObject, corrupt, unavailable
+from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredObject, corrupt, shown_place, unavailable
 
 REQUEST_BYTES = 8 << 20
 """The most bytes of a block in one request. With the request ahead, a range holds about twice as much."""
+OBJECTS_SHOWN = 3
 INDEXES_KEPT = 64
 """How many copies stay open with their indexes: the next range of the same ledger needs no request for them."""
 
@@ -100,7 +101,7 @@ class OffloadedReads:
 
     async def read(self, wanted: CopiedRange) -> AsyncGenerator[EntryBatch, None]:
         """Yield the entries of a range. Raises OffloadMissingError, OffloadUnavailableError, CorruptOffloadError."""
-        steps, said = self._steps(wanted), _Said(self._how.timeout_s, _ledger_of(wanted))
+        steps, said = self._steps(wanted), _Said(wanted, self._how)
         while (step := said.next_step(steps)) is not None:
             if isinstance(step, EntryBatch):
                 yield step
@@ -111,7 +112,7 @@ class OffloadedReads:
 
     def batches(self, wanted: CopiedRange) -> Iterator[EntryBatch]:
         """Do as :meth:`read`, for a thread that may block."""
-        steps, said = self._steps(wanted), _Said(self._how.timeout_s, _ledger_of(wanted))
+        steps, said = self._steps(wanted), _Said(wanted, self._how)
         while (step := said.next_step(steps)) is not None:
             if isinstance(step, EntryBatch):
                 yield step
@@ -201,8 +202,8 @@ class OffloadedReads:
 class _Said:
     """The outcome of the last step, which the steps get next."""
 
-    def __init__(self, timeout_s: float, of: str) -> None:
-        self._timeout_s, self._of = timeout_s, of
+    def __init__(self, wanted: CopiedRange, how: OffloadStorage) -> None:
+        self._wanted, self._how = wanted, how
         self._value: Any = None
         self._error: Exception | None = None
 
@@ -228,7 +229,10 @@ class _Said:
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, TimeoutError):
-            error = unavailable("the storage", self._of, f"no answer within {self._timeout_s:g} s")
+            copy, of = self._wanted.copy, _ledger_of(self._wanted)
+            assert copy is not None
+            name = f"{shown_place(copy, self._how)}: {', '.join(copy.objects[:OBJECTS_SHOWN])}"
+            error = unavailable(name, of, f"no answer within {self._how.timeout_s:g} s")
         self._error = error
 
 

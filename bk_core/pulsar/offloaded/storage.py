@@ -61,7 +61,7 @@ class Storage:
     def __init__(self, copy: OffloadedCopy, how: OffloadStorage, pool: ThreadPoolExecutor) -> None:
         self._timeout_s, self._pool = how.timeout_s, pool
         self._filesystem, self._root = _place(copy, how)
-        self._shown = how.uri or "the given filesystem" if how.has_own_place else f"{copy.driver} {copy.bucket}"
+        self._shown = shown_place(copy, how)
 
     def begin_open(self, name: str, of: str) -> Future[StoredObject]:
         """Start to open an object; ``of`` names the ledger and topic in errors. Its future raises OffloadMissingError
@@ -130,6 +130,11 @@ class Storage:
             return bool(self._filesystem.get_file_info(container).type == fs.FileType.NotFound)
         except Exception:
             return False
+
+
+def shown_place(copy: OffloadedCopy, how: OffloadStorage) -> str:
+    """Return the place of a copy's objects, for messages."""
+    return how.uri or "the given filesystem" if how.has_own_place else f"{copy.driver} {copy.bucket}"
 
 
 def unavailable(name: str, of: str, why: str, *, refused: bool = False) -> OffloadUnavailableError:

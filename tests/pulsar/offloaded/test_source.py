@@ -194,7 +194,7 @@ async def test_storage_that_does_not_answer_ends_the_read(folder: Path) -> None:
     reads = failing(fail, folder, timeout_s=0.05)
     try:
         batches, awaited = reads.batches(Wanted(0, 19)), reads.read(Wanted(0, 19))
-        with pytest.raises(OffloadUnavailableError, match="no answer within"):
+        with pytest.raises(OffloadUnavailableError, match="a-ledger-7: no answer within"):
             next(batches)
         with pytest.raises(OffloadUnavailableError, match="no answer within"):
             await anext(awaited)
