@@ -27,6 +27,7 @@ from bk_core.logs.machines.leadership_events import (
     LedgerCreated,
     LoseLeadership,
     ReadHead,
+    RecoverLedger,
     RequestFailed,
     Roll,
     SealExtents,
@@ -36,7 +37,13 @@ from bk_core.logs.machines.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from tests.logs.leadership_kit import BOTH, EMPTY, ROLLED, end, opened, rolling, run, serving, v
+from tests.logs.leadership_kit import BOTH, EMPTY, ROLLED, end, listed, opened, published, rolling, run, serving, v
+
+
+@pytest.mark.rule("N2", "MUST15")
+def test_taking_over_fences_the_open_extents_and_the_last_two_ledgers() -> None:
+    head = listed(published(EMPTY, 4, 5), 6)
+    assert run(LogLeadership(), TakeOver(), HeadRead(v(head, 3), (5, 6))) == [RecoverLedger(6), RecoverLedger(5)]
 
 
 def test_the_attempts_of_taking_over_have_a_budget() -> None:

@@ -43,7 +43,7 @@ from bk_core.model import Fragment, Versioned
 from tests.kit.extents import new_extent
 from tests.kit.sequences import Told
 from tests.kit.transitions import members
-from tests.logs.change_kit import EMPTY, LOG, head_read, run
+from tests.logs.change_kit import EMPTY, LOG, head_read, publication, run
 from tests.logs.test_compaction_runs import extents_of
 
 Follows = Mapping[str, str]
@@ -503,10 +503,16 @@ def test_a_copy_that_cannot_be_read_back_is_dropped_and_one_that_may_be_listed_i
     assert error.outcome is Outcome.UNKNOWN
 
 
-@pytest.mark.rule("N2")
-def test_a_leader_is_fenced_with_the_last_two_ledgers_before_the_mark_of_a_deletion_is_written() -> None:
+@pytest.mark.rule("N2", "MUST15")
+@pytest.mark.parametrize("publishes", [False, True], ids=["a deletion", "a publish"])
+def test_a_leader_is_fenced_with_the_last_two_ledgers_before_the_head_is_written(publishes: bool) -> None:
     opened = Extent(is_open=True, ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
     led = add_open_extent(published(EMPTY, 3), opened, nonce=NoNonce()).head
-    told = Told(lambda: DeleteLog(LOG, EMPTY.uuid, takeover=True))
-    assert run(told, head_read(led)) == ask.RecoverLedgers((20, 3))
-    assert run(told, ask.LedgersRecovered({20: end(1)}, frozenset({3}))).head == mark_of(led)
+    told = publication(9, takeover=True) if publishes else Told(lambda: DeleteLog(LOG, EMPTY.uuid, takeover=True))
+    asked = run(told, head_read(led))
+    while not isinstance(asked, ask.RecoverLedgers):
+        assert not isinstance(asked, ask.WriteHead)
+        asked = run(told, None)
+    assert asked == ask.RecoverLedgers((20, 3))
+    if not publishes:
+        assert run(told, ask.LedgersRecovered({20: end(1)}, frozenset({3}))).head == mark_of(led)
