@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at the topics of a stream, and plans its micro-batches. Runs on the client's loop and never fences.
 
-A micro-batch is planned from its two offsets alone: its entries were confirmed when the second one was chosen, so no
-broker is asked again. A repeated micro-batch has exactly the same rows.
+The ranges of a micro-batch come from its two offsets alone: its entries were confirmed when the second one was chosen,
+so no broker is asked for them again. A repeated micro-batch has exactly the same rows.
 """
 
 from __future__ import annotations
