@@ -51,9 +51,15 @@ def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., 
             *, pulsar_metadata_uri: str, admin_url: str = "", admin_token: str = "", admin_ca: str = "", **given: object
         ) -> object:
             from bk_core.pulsar.cluster import PulsarAccess
+            from bk_core.pulsar.offloaded.access import OffloadStorage
 
             said = PulsarAccess(
-                metadata_uri=pulsar_metadata_uri, admin_url=admin_url, token_path=admin_token, ca_path=admin_ca
+                metadata_uri=pulsar_metadata_uri,
+                admin_url=admin_url,
+                token_path=admin_token,
+                ca_path=admin_ca,
+                # A host where someone looks into a topic rarely has credentials for its object storage.
+                offload=OffloadStorage(read_priority="bookkeeper-first"),
             )
             return command(pulsar=said, **given)
 

@@ -66,6 +66,26 @@ def test_topics_are_listed_with_their_partitions(bk: Any, namespace: str) -> Non
     assert bk("topic", "list", "shop") == 2
 
 
+def test_ledger_that_was_offloaded_is_read_from_the_bookies_while_they_have_it(
+    bk: Any, served: Any, namespace: str
+) -> None:
+    """No host needs credentials of the object storage for that; its endpoint here does not answer."""
+    store, path = open_store(served.uri), TopicName.parse(f"{namespace}/orders").managed_ledger_path
+    try:
+        record = proto.ManagedLedgerInfo.FromString(tree_of(store).get(path)[0])
+        context = record.ledgers[0].offload_context
+        context.uid_msb, context.uid_lsb, context.complete, context.driver.name = 1, 2, True, b"aws-s3"
+        for key, value in ((b"bucket", b"cold"), (b"region", b"eu-1"), (b"serviceEndpoint", b"http://127.0.0.1:9")):
+            context.driver.properties.add(key=key, value=value)
+        tree_of(store).set(path, record.SerializeToString(), ANY_VERSION)
+    finally:
+        store.close()
+    assert [each["value"] for each in bk.json("topic", "read", f"{namespace}/orders")][:2] == [
+        {"text": "one"},
+        {"text": "two"},
+    ]
+
+
 @pytest.fixture
 def with_schema(served: Any, namespace: str) -> str:
     """The topic ``typed`` with two versions of a JSON schema, and three messages."""
