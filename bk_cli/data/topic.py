@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from bk_core.pulsar.cluster import PulsarAccess
     from bk_core.pulsar.model.managed_ledger import Cursor
+    from bk_core.pulsar.offloaded.access import OffloadStorage, ReadPriority
     from bk_core.pulsar.topic import PartitionInfo, TopicInfo
 
 _ENDS = {
@@ -41,30 +42,37 @@ def topic() -> None:
     """Topics of Apache Pulsar: inspect and read them, without a broker. No command changes anything."""
 
 
-def _pulsar(*, broker: bool) -> Callable[[Callable[..., object]], Callable[..., object]]:
+def _pulsar(*, broker: bool, storage: bool = False) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Add the options for Pulsar's metadata to a command, as one argument ``pulsar``. ``broker`` adds the options for
-    its broker, too."""
+    its broker, ``storage`` those for the objects of offloaded ledgers."""
 
     def decorate(command: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(command)
         def run(
-            *, pulsar_metadata_uri: str, admin_url: str = "", admin_token: str = "", admin_ca: str = "", **given: object
+            *,
+            pulsar_metadata_uri: str,
+            admin_url: str = "",
+            admin_token: str = "",
+            admin_ca: str = "",
+            offload_uri: str = "",
+            offload_endpoint: str = "",
+            offload_region: str = "",
+            offload_credentials: str = "",
+            **given: object,
         ) -> object:
             from bk_core.pulsar.cluster import PulsarAccess
-            from bk_core.pulsar.offloaded.access import OffloadStorage
 
             said = PulsarAccess(
                 metadata_uri=pulsar_metadata_uri,
                 admin_url=admin_url,
                 token_path=admin_token,
                 ca_path=admin_ca,
-                # A host where someone looks into a topic rarely has credentials for its object storage.
-                offload=OffloadStorage(read_priority="bookkeeper-first"),
+                offload=_storage(offload_uri, offload_endpoint, offload_region, offload_credentials),
             )
             return command(pulsar=said, **given)
 
         made: Callable[..., object] = run
-        for option in _BROKER if broker else ():
+        for option in (*(_STORAGE if storage else ()), *(_BROKER if broker else ())):
             made = option(made)
         return click.option(
             "--pulsar-metadata-uri",
@@ -93,6 +101,52 @@ _BROKER: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = 
         "of an idle topic may be missing.",
     ),
 )
+_STORAGE: tuple[Callable[[Callable[..., object]], Callable[..., object]], ...] = (
+    click.option(
+        "--offload-credentials",
+        default="",
+        show_default=False,
+        metavar="FILE",
+        help="Credentials of the object storage, in lines name=value: access_key, secret_key, session_token, "
+        "azure_account, azure_key. The names of AWS's file of shared credentials fit, too.  "
+        "[default: as the cloud's SDK finds them]",
+    ),
+    click.option(
+        "--offload-region",
+        default="",
+        show_default=False,
+        metavar="REGION",
+        help="The region of the bucket.  [default: as in the topic's record]",
+    ),
+    click.option(
+        "--offload-endpoint",
+        default="",
+        show_default=False,
+        metavar="URL",
+        help="The address of the object storage (http://host:9000).  [default: as in the topic's record]",
+    ),
+    click.option(
+        "--offload-uri",
+        default="",
+        show_default=False,
+        metavar="URI",
+        help="The folder or bucket with the offloaded objects (file:///mnt/copy, s3://bucket?region=eu-1).  "
+        "[default: as in the topic's record]",
+    ),
+)
+
+
+def _storage(uri: str, endpoint: str, region: str, credentials: str) -> OffloadStorage:
+    """Return how the objects of offloaded ledgers are read. Raises InvalidArgumentError."""
+    from bk_core.access.secret_files import secret_of_file
+    from bk_core.pulsar.offloaded.access import OffloadStorage
+
+    given = OffloadStorage(uri=uri, endpoint=endpoint, region=region)
+    if not credentials:
+        return given
+    option = "--offload-credentials"
+    text = secret_of_file(credentials, option).decode("utf-8", "replace")
+    return given.with_credentials(text, f"the file of {option}")
 
 
 def _keys_option(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, bytes]:
@@ -172,7 +226,7 @@ def show(name: str, with_ledgers: bool, pulsar: PulsarAccess, access: Access, as
 @topic.command("explain")
 @click.argument("name")
 @click.argument("message_id", required=False)
-@_pulsar(broker=True)
+@_pulsar(broker=True, storage=True)
 @access(password=True)
 @options.as_json
 def explain(name: str, message_id: str | None, pulsar: PulsarAccess, access: Access, as_json: bool) -> None:
@@ -228,7 +282,15 @@ def explain(name: str, message_id: str | None, pulsar: PulsarAccess, access: Acc
     show_default=True,
     help="How long --quorum waits between its two looks.",
 )
-@_pulsar(broker=True)
+@click.option(
+    "--offloaded-read-priority",
+    type=click.Choice(["bookkeeper-first", "tiered-storage-first"]),
+    # A host where someone looks into a topic rarely has credentials for its object storage.
+    default="bookkeeper-first",
+    show_default=True,
+    help="The source of ledgers that both bookies and object storage have.",
+)
+@_pulsar(broker=True, storage=True)
 @access(password=True)
 @options.as_json
 def read(
@@ -245,6 +307,7 @@ def read(
     topic_schema: str | int,
     quorum: bool,
     quorum_settle_ms: int,
+    offloaded_read_priority: ReadPriority,
     pulsar: PulsarAccess,
     access: Access,
     as_json: bool,
@@ -261,7 +324,12 @@ def read(
         "isolation": "read_uncommitted" if uncommitted else "read_committed",
         "corrupt": "skip" if skip_corrupt else "fail",
     }
-    pulsar = replace(pulsar, private_keys=private_keys or None, quorum_settle_ms=quorum_settle_ms if quorum else None)
+    pulsar = replace(
+        pulsar,
+        private_keys=private_keys or None,
+        quorum_settle_ms=quorum_settle_ms if quorum else None,
+        offload=replace(pulsar.offload, read_priority=offloaded_read_priority),
+    )
     with access.topic(name, pulsar) as found:
         begin = start if subscription is None else found.subscription(subscription)
         if follow:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,9 +17,11 @@ from bk_core.metadata import open_store
 from bk_core.metadata.tree.tree import ANY_VERSION, ensure_path
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+from tests.kit import offloaded
 from tests.kit import pulsar_entries as kit
 from tests.kit.memory_cluster import FAST
 from tests.kit.metadata_worlds import tree_of
+from tests.kit.s3_endpoint import S3Endpoint
 
 
 @pytest.fixture
@@ -66,24 +69,74 @@ def test_topics_are_listed_with_their_partitions(bk: Any, namespace: str) -> Non
     assert bk("topic", "list", "shop") == 2
 
 
-def test_ledger_that_was_offloaded_is_read_from_the_bookies_while_they_have_it(
-    bk: Any, served: Any, namespace: str
-) -> None:
-    """No host needs credentials of the object storage for that; its endpoint here does not answer."""
-    store, path = open_store(served.uri), TopicName.parse(f"{namespace}/orders").managed_ledger_path
+@pytest.fixture
+def copied(served: Any, namespace: str, tmp_path: Path) -> tuple[str, Path]:
+    """The topic ``orders`` with a complete copy of its ledger in a folder, which its record does not name. The endpoint
+    in the record does not answer."""
+    name = TopicName.parse(f"{namespace}/orders")
+    store, path = open_store(served.uri), name.managed_ledger_path
     try:
         record = proto.ManagedLedgerInfo.FromString(tree_of(store).get(path)[0])
-        context = record.ledgers[0].offload_context
-        context.uid_msb, context.uid_lsb, context.complete, context.driver.name = 1, 2, True, b"aws-s3"
+        (ledger,) = record.ledgers
+        with (
+            blocking.connect(served.uri) as bookkeeper,
+            bookkeeper.open_ledger(ledger.ledger_id, recover=False) as reader,
+        ):
+            entries = [bytes(entry) for batch in reader.read(0, 1) for entry in batch.to_list()]
+        context, uuid = ledger.offload_context, offloaded.uuid_of(ledger.ledger_id)
+        context.uid_msb, context.uid_lsb = uuid.int >> 64, uuid.int & ((1 << 64) - 1)
+        context.complete, context.driver.name = True, b"aws-s3"
         for key, value in ((b"bucket", b"cold"), (b"region", b"eu-1"), (b"serviceEndpoint", b"http://127.0.0.1:9")):
             context.driver.properties.add(key=key, value=value)
         tree_of(store).set(path, record.SerializeToString(), ANY_VERSION)
+        objects = offloaded.offload({ledger.ledger_id: entries}, 2000)
+        offloaded.put(tmp_path / "cold", f"{uuid}-ledger-{ledger.ledger_id}", objects)
     finally:
         store.close()
-    assert [each["value"] for each in bk.json("topic", "read", f"{namespace}/orders")][:2] == [
-        {"text": "one"},
-        {"text": "two"},
-    ]
+    return str(name), tmp_path / "cold"
+
+
+def test_ledger_that_was_offloaded_is_read_from_the_bookies_while_they_have_it(
+    bk: Any, copied: tuple[str, Path]
+) -> None:
+    """No host needs credentials of the object storage for that."""
+    name, _ = copied
+    assert [each["value"] for each in bk.json("topic", "read", name)][:2] == [{"text": "one"}, {"text": "two"}]
+
+
+def test_object_storage_is_chosen_and_found_with_options(bk: Any, copied: tuple[str, Path]) -> None:
+    name, folder = copied
+    stored = ("topic", "read", name, "--raw", "--offloaded-read-priority", "tiered-storage-first")
+    assert bk(*stored, "--offload-uri", folder.as_uri()) == 0
+    assert bk.out == "one\ntwo\n\n"
+    for each in folder.iterdir():
+        each.unlink()
+    assert bk(*stored, "--offload-uri", folder.as_uri()) == 4
+    assert "BK_OFFLOAD_MISSING" in bk.err
+    assert bk("topic", "read", name, "--raw", "--offload-uri", folder.as_uri()) == 0
+
+
+def test_endpoint_region_and_credentials_go_to_the_storage(bk: Any, copied: tuple[str, Path], tmp_path: Path) -> None:
+    name, folder = copied
+    file = tmp_path / "credentials"
+    file.write_text("[default]\naws_access_key_id = me\naws_secret_access_key = hush\n")
+    s3 = S3Endpoint("cold")
+    s3.objects = {f"cold/{each.name}": each.read_bytes() for each in folder.iterdir()}
+    stored = ("--offloaded-read-priority", "tiered-storage-first", "--offload-endpoint", s3.url)
+    try:
+        told = (*stored, "--offload-region", "eu-2", "--offload-credentials", str(file))
+        assert bk("topic", "read", name, "--raw", *told) == 0
+        assert bk.out == "one\ntwo\n\n"
+        assert s3.signed
+        assert all("Credential=me/" in each and "/eu-2/s3/" in each for each in s3.signed)
+    finally:
+        s3.close()
+    file.write_text("password=hush")
+    assert bk("topic", "read", name, *stored, "--offload-credentials", str(file)) == 2
+    assert "no credentials of object storage in line 1" in bk.err
+    assert "hush" not in bk.err
+    assert bk("topic", "explain", name, "--offload-endpoint", "minio:9000") == 2
+    assert "http://host:port" in bk.err
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ or that it may not read."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,65 +16,10 @@ from bk_core.pulsar.offloaded import storage
 from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.offloaded.source import CopyRange, OffloadedReads
 from tests.kit.offloaded import offload
+from tests.kit.s3_endpoint import S3Endpoint
 
 ENTRIES = [bytes([65 + n]) * (n * 7) for n in range(20)]
 NAME = "0403-ledger-403"
-CODES = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
-
-
-class S3Endpoint:
-    """Answers as S3 does: objects by ``/bucket/name``, whole or a range of bytes. ``fails`` are the statuses of the
-    next requests for objects, one each."""
-
-    def __init__(self, bucket: str) -> None:
-        self.bucket, self.objects, self.fails = bucket, dict[str, bytes](), list[int]()
-        self.requests = list[str]()
-        store = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_HEAD(self) -> None:
-                self._answer(with_body=False)
-
-            def do_GET(self) -> None:
-                self._answer(with_body=True)
-
-            def _answer(self, *, with_body: bool) -> None:
-                path = self.path.partition("?")[0].strip("/")
-                store.requests.append(f"{self.command} {path}")
-                status, body = store._found(path)
-                if status == 200 and (wanted := self.headers.get("Range")):
-                    first, _, last = wanted.removeprefix("bytes=").partition("-")
-                    status, body = 206, body[int(first) : int(last) + 1]
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Content-Type", "application/xml" if status >= 400 else "binary/octet-stream")
-                self.end_headers()
-                if with_body:
-                    self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def _found(self, path: str) -> tuple[int, bytes]:
-        if path == self.bucket:
-            return 200, b""
-        status = self.fails.pop(0) if self.fails else 200 if path in self.objects else 404
-        if status == 200:
-            return status, self.objects[path]
-        return status, f"<Error><Code>{CODES[status]}</Code><Message>no</Message></Error>".encode()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture
