@@ -9,16 +9,15 @@ highest id are compared.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from bk_core.entries.apache import HEADER_BYTES, entry_headers_of
 from bk_core.entries.batch import I64
+from bk_core.entries.digest import CHECKSUMS
 from bk_core.entries.frame import (
     APACHE_BYTES,
     FRAME_HEADER_BYTES,
@@ -203,7 +202,7 @@ def _explained(left: memoryview, right: memoryview) -> bool:
         left[HEADER_BYTES + width :] == right[HEADER_BYTES + width :]
         and _verifies(left, width, crc)
         and _verifies(right, width, crc)
-        for width, crc in ((4, crc32c), (8, zlib.crc32))
+        for width, crc in ((kind.digest_bytes, crc) for kind, (crc, _) in CHECKSUMS.items())
     )
 
 

@@ -233,7 +233,7 @@ def damaged(frame: bytes, at: int) -> bytes:
     return bytes(bad)
 
 
-@pytest.mark.parametrize("kind", [DigestType.CRC32, DigestType.CRC32C, DigestType.MAC])
+@pytest.mark.parametrize("kind", [kind for kind in DigestType if kind.digest_bytes])
 def test_digest_finds_what_the_frame_checksums_do_not(kind: DigestType) -> None:
     frame = bytes(encode_frame(BATCH, digester=digester(kind), **AT))
     bad = damaged(frame, len(frame) - 2)

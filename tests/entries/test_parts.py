@@ -66,7 +66,7 @@ def expected(number: int) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.DUMMY])
+@pytest.mark.parametrize("digest_type", [kind for kind in DigestType if kind.has_parts])
 def test_parts_are_those_of_the_entries_and_shorter(number: int, digest_type: DigestType) -> None:
     whole = frame_of(ENTRIES, digest_type)
     answer = cut(whole, LOOKS[number])
@@ -76,7 +76,7 @@ def test_parts_are_those_of_the_entries_and_shorter(number: int, digest_type: Di
 
 
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.MAC])
+@pytest.mark.parametrize("digest_type", [kind for kind in DigestType if not kind.has_parts])
 def test_entries_whose_digests_cannot_vouch_for_parts_come_whole(number: int, digest_type: DigestType) -> None:
     whole = frame_of(ENTRIES, digest_type)
     answer = cut(whole, LOOKS[number])

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
+from bk_core.model import DIGEST_TYPE_NAMES
 from tests.interop.jars import MAIN, SECOND
 
 OURS, JAVA_MAIN, JAVA_SECOND = "ours", f"java-{MAIN}", f"java-{SECOND}"
@@ -18,7 +19,7 @@ OURS, JAVA_MAIN, JAVA_SECOND = "ours", f"java-{MAIN}", f"java-{SECOND}"
 CLIENTS = (OURS, JAVA_MAIN, JAVA_SECOND)
 BOOKIES = ("ours", "apache", "mixed")
 WIRES = ("grpc", "v3", "v2")
-DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")
+DIGESTS = DIGEST_TYPE_NAMES
 OPERATIONS = ("write", "read", "tail", "recover", "change", "delete")
 DIMENSIONS: tuple[tuple[str, ...], ...] = (CLIENTS, BOOKIES, WIRES, DIGESTS, OPERATIONS)
 

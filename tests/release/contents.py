@@ -87,7 +87,7 @@ def _ledgers(bookkeeper: BookKeeper, uri: str, kept: Kept) -> None:
         return ledger
 
     made("crc32c", 500, custom_metadata={"application": b"release"}).close()
-    for digest in (DigestType.CRC32, DigestType.MAC, DigestType.DUMMY):
+    for digest in [kind for kind in DigestType if kind is not DigestType.CRC32C]:
         striped = {"ensemble_size": 3, "write_quorum_size": 2, "ack_quorum_size": 2}
         made(digest.name.lower(), 60, 7, digest_type=digest, **striped).close()
     made("large", 50, 5).close()  # more than a segment: some are sealed, and have an index
@@ -253,7 +253,7 @@ def append(uri: str, kept: dict[str, Any]) -> dict[str, int]:
     with connect(uri) as bookkeeper:
         left_open = kept["ledgers"]["open"]
         _check_ledger(bookkeeper, "open", left_open["id"], left_open["count"], recover=True)
-        for digest in (DigestType.CRC32C, DigestType.CRC32, DigestType.MAC, DigestType.DUMMY):
+        for digest in DigestType:
             name = f"later {digest.name}"
             with bookkeeper.create_ledger(password=PASSWORD, digest_type=digest) as ledger:
                 ledger.append_batch(payloads(name, 0, 300))
