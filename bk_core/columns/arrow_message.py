@@ -19,11 +19,13 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from bk_core.logs.model.head import COMPRESSIONS
+
 ROWS_MAX = 1 << 16
 """The maximum number of rows in an entry."""
 BODY_BYTES_MAX = 64 << 20
 """The maximum size of an entry's columns, in bytes after decompression."""
-COMPRESSIONS = {None: "none", 0: "lz4", 1: "zstd"}
+COMPRESSION_OF = dict(zip((None, 0, 1), COMPRESSIONS, strict=True))
 """The names of compression methods by Arrow's number. None means that the message has no such field."""
 
 _CONTINUATION = 0xFFFFFFFF
@@ -128,7 +130,7 @@ def _head_of(message: memoryview) -> Head:
     batch = table.table(_HEADER)
     (nodes_at, nodes), (buffers_at, buffers) = batch.structs(_NODES), batch.structs(_BUFFERS)
     compression = batch.table(_COMPRESSION).read(0, "<b", 0) if batch.has(_COMPRESSION) else None
-    if compression not in COMPRESSIONS:
+    if compression not in COMPRESSION_OF:
         raise NotABatch(f"its columns are compressed with method {compression}")
     rows, body_bytes = batch.read(_LENGTH, "<q", 0), table.read(_BODY_LENGTH, "<q", 0)
     places = batch.place(_LENGTH), table.place(_BODY_LENGTH), nodes_at, buffers_at

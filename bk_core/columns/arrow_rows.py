@@ -222,7 +222,7 @@ def _message(directory: Directory, head_bytes: memoryview, body: Bytes, stored: 
     body = _usable_in_place(body) if head.compression is None else body
     if len(stored.places) == len(directory.columns):
         return _Message(head.data, body, decoded)
-    like = _template(*stored.key, arrow_message.COMPRESSIONS[head.compression])
+    like = _template(*stored.key, arrow_message.COMPRESSION_OF[head.compression])
     return _Message(like.with_numbers(head.rows, nodes, moved, end), body, decoded)
 
 

@@ -27,9 +27,8 @@ from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model.head import ARROW, CODECS, ENVELOPE, JSON, RAW
 
-RAW, ENVELOPE, JSON, ARROW = "raw", "envelope", "json", "arrow"
-CODECS = (RAW, ENVELOPE, JSON, ARROW)
 TEXT = "text"
 VALUE = "value"
 _AS_BYTES = 'codec="raw" reads their bytes'

@@ -34,7 +34,7 @@ from bk_core.logs.machines.upkeep import Compact, SetRetention, Trim, Vacuum, Va
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model.compaction import CompactionLimits, Run
 from bk_core.logs.model.deleted import DeletedLog
-from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
+from bk_core.logs.model.head import ARROW, Extent, LogHead, LogTransactions, NewExtent, Published, PublishId
 from bk_core.logs.reading import LogReading, OffsetBatch, check_not_trimmed
 from bk_core.logs.sequences import Answers
 from bk_core.logs.store import LogStore, nonce
@@ -58,9 +58,6 @@ DELETE_DELAY_MS = 7 * 24 * 3600 * 1000
 ledger, or from the creation of a ledger that was never listed (N6). Every job must publish its ledgers within it."""
 TXN_RETENTION_MS = 30 * 24 * 3600 * 1000
 """The default time, in milliseconds, for which a transaction record is kept after its last use (N5)."""
-
-ARROW = "arrow"
-"""The name of the codec whose columns the log's schema describes."""
 
 R = TypeVar("R")
 

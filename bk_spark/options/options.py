@@ -20,6 +20,7 @@ from typing import Any
 
 from bk_core.access.secret_files import secret_of_file, secret_of_variable
 from bk_core.errors import InvalidArgumentError
+from bk_core.logs.model.head import CODECS, COMPRESSIONS
 from bk_core.model import DIGEST_TYPE_NAMES
 from bk_core.protocol.config import QUORUM_SETTLE_MS
 from bk_core.units import parse_size, parse_time_ms
@@ -228,9 +229,7 @@ class BkOptions:
     ensemble_size: int = _option("ensembleSize", OptionKind.COUNT, (Use.WRITE,), default="3")
     write_quorum_size: int = _option("writeQuorumSize", OptionKind.COUNT, (Use.WRITE,), default="3")
     ack_quorum_size: int = _option("ackQuorumSize", OptionKind.COUNT, (Use.WRITE,), default="2")
-    codec: str = _option(
-        "codec", OptionKind.CHOICE, _ALL, default="raw", choices=("raw", "envelope", "json", "arrow"), kept=True
-    )
+    codec: str = _option("codec", OptionKind.CHOICE, _ALL, default="raw", choices=CODECS, kept=True)
     mixed_codecs: bool = _option("mixedCodecs", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
     include_metadata: bool = _option("includeMetadata", OptionKind.BOOLEAN, _READS, default="false", kept=True)
     columns: tuple[str, ...] | None = _option("columns", OptionKind.TEXT, _READS, kept=True)
@@ -242,9 +241,7 @@ class BkOptions:
     )
     ignore_metadata_columns: bool = _option("ignoreMetadataColumns", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
     merge_schema: bool = _option("mergeSchema", OptionKind.BOOLEAN, (Use.WRITE,), default="false")
-    compression: str = _option(
-        "compression", OptionKind.CHOICE, (Use.WRITE,), default="zstd", choices=("none", "lz4", "zstd")
-    )
+    compression: str = _option("compression", OptionKind.CHOICE, (Use.WRITE,), default="zstd", choices=COMPRESSIONS)
     max_entry_bytes: int | None = _option("maxEntryBytes", OptionKind.BYTES, (Use.WRITE,))
     small_task_bytes: int = _option("smallTaskBytes", OptionKind.BYTES, (Use.WRITE,), default="32k", minimum=0)
     client_settings: tuple[tuple[str, str], ...] = field(

@@ -29,6 +29,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import CorruptEntryError
+from bk_core.logs.model.head import COMPRESSIONS
 from bk_core.model import DigestType
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt
@@ -36,7 +37,6 @@ from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import arrow_entry, options, resealed, rows_of, written
 from tests.spark.codecs.codec_kit import struct as spark_struct
 
-COMPRESSIONS = ("none", "lz4", "zstd")
 EPOCH = dt.datetime(1970, 1, 1)
 
 # Near the longest bound, with characters of one to four bytes and those that no greater byte follows.

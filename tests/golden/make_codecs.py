@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from bk_core.columns import arrow_schema, envelope_bytes
+from bk_core.logs.model.head import COMPRESSIONS
 from tests.spark.codecs.codec_kit import arrow_entry
 
 AT = dt.datetime(2026, 1, 31, 12, 34, 56, 789012, tzinfo=dt.UTC)
@@ -100,7 +101,7 @@ def golden_envelopes() -> dict[str, bytes]:
 def golden_batches() -> dict[str, bytes]:
     """File name to bytes, as this version of Arrow writes them."""
     rows = pa.RecordBatch.from_pylist(ROWS, schema=SCHEMA)
-    return {f"entry-arrow-{kind}.bin": arrow_entry(rows, kind) for kind in ("none", "lz4", "zstd")}
+    return {f"entry-arrow-{kind}.bin": arrow_entry(rows, kind) for kind in COMPRESSIONS}
 
 
 if __name__ == "__main__":

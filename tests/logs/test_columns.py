@@ -29,7 +29,7 @@ from bk_core.errors import (
     SchemaMismatchError,
     WrongDigestTypeError,
 )
-from bk_core.logs.model.head import PublishId, custom_metadata_for
+from bk_core.logs.model.head import COMPRESSIONS, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
@@ -79,7 +79,7 @@ async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: list[bytes], c
     await log.publish([extent], PublishId.job(f"{ledger.ledger_id}"))
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.rule("K8")
 async def test_a_table_comes_back_as_it_was(compression: str) -> None:
     async with empty_world() as (_cluster, _bookkeeper, log):

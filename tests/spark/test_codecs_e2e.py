@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bk_core.blocking import BookKeeper
+from bk_core.logs.model.head import COMPRESSIONS
 from tests.spark.frames import append, failure, load
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -55,7 +56,7 @@ def rows(frame: Any, key: str = "id") -> list[Any]:
     return [tuple(row) for row in frame.orderBy(key).collect()]
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_every_type_comes_back_from_arrow(spark: Any, uri: str, log: str, compression: str) -> None:
     frame = wide(spark, 3000)
     append(frame, uri, log, codec="arrow", compression=compression)

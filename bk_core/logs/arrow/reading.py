@@ -22,13 +22,13 @@ from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.reading.column_reads import WINDOW_BYTES
 from bk_core.client.reading.pull import Pull
 from bk_core.client.reading.read_ahead import read_ahead
-from bk_core.columns.log_rows import ARROW, LogRows, check_written
+from bk_core.columns.log_rows import LogRows, check_written
 from bk_core.columns.row_origins import LedgerAt
 from bk_core.columns.where import Condition
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
 from bk_core.errors import MetadataCorruptError
-from bk_core.logs.model.head import LogHead
+from bk_core.logs.model.head import ARROW, LogHead
 from bk_core.logs.reading import ExtentPart, LogReading, parts_of
 from bk_core.logs.store import LogStore
 

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.columns.arrow_entries import ArrowEntries
-from bk_core.columns.arrow_message import COMPRESSIONS
 from bk_core.columns.arrow_schema import to_bytes
-from bk_core.columns.log_rows import ARROW
 from bk_core.columns.writable import kept_schema, pieces, reader_of
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError
 from bk_core.logs.ledgers import Sizes, create_for_log, drop_ledger, written_extent
-from bk_core.logs.model.head import LogHead, NewExtent, PublishId
+from bk_core.logs.model.head import ARROW, COMPRESSIONS, LogHead, NewExtent, PublishId
 from bk_core.logs.model.schemas import merged
 
 
@@ -33,9 +31,9 @@ class RowsToWrite:
     def __init__(self, data: object, log: str, newest: bytes | None, *, merge_schema: bool, compression: str) -> None:
         """Raise InvalidArgumentError for data or columns that cannot be written, and SchemaMismatchError for columns
         that do not fit the log's newest schema."""
-        if compression not in COMPRESSIONS.values():
+        if compression not in COMPRESSIONS:
             raise InvalidArgumentError(
-                "no such compression", value=str(compression), remedy=f"choose from {', '.join(COMPRESSIONS.values())}"
+                "no such compression", value=str(compression), remedy=f"choose from {', '.join(COMPRESSIONS)}"
             )
         self._rows = reader_of(data)
         given = kept_schema(self._rows.schema, log)

@@ -32,6 +32,11 @@ SCHEMAS_MAX = 24
 (N3)."""
 OPEN_EXTENTS_MAX = 2
 """The maximum number of open extents. These are the current ledger and, during a roll, the next one (N2)."""
+RAW, ENVELOPE, JSON, ARROW = "raw", "envelope", "json", "arrow"
+CODECS = (RAW, ENVELOPE, JSON, ARROW)
+"""The codecs of rows in entries, by the names in extents. Another program may have written other names."""
+COMPRESSIONS = ("none", "lz4", "zstd")
+"""The compression methods of columns in entries of codec ``arrow``."""
 CODEC_NAME_BYTES_MAX = 32
 PUBLISH_ID_BYTES = 16
 

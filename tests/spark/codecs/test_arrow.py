@@ -30,6 +30,7 @@ from bk_core.errors import (
     SchemaMismatchError,
 )
 from bk_core.logs.model import schemas as log_schemas
+from bk_core.logs.model.head import COMPRESSIONS
 from bk_spark import codecs
 from bk_spark.codecs import LedgerAt, spark_types
 from bk_spark.options.options import Use
@@ -45,7 +46,6 @@ from tests.spark.codecs.codec_kit import (
     written,
 )
 
-COMPRESSIONS = ("none", "lz4", "zstd")
 AB = struct(("a", "int"), ("b", "string"))
 
 
