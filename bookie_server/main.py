@@ -345,8 +345,11 @@ class Bookie:
         assert self._engine is not None
         self._engine.feed(event)
         if isinstance(event, (LedgersDeleted, CopiesUnwanted)):
-            did = "delete" if isinstance(event, LedgersDeleted) else "give-up-copy"
-            self._audit.ledgers(did, list(event.ledger_ids), why="garbage collection")
+            self._audit.ledgers(
+                "delete" if isinstance(event, LedgersDeleted) else "give-up-copy",
+                list(event.ledger_ids),
+                why="garbage collection",
+            )
 
     def _set_read_only(self, number: int, read_only: bool) -> None:
         assert self._engine is not None

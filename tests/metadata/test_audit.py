@@ -132,3 +132,18 @@ async def test_what_becomes_of_a_log_and_of_a_ledger_that_is_taken_over_is_told(
     ]
     assert (events[2]["before_offset"], events[3]["retention_bytes"]) == (25, 7)
     assert events[0]["publish"] != events[1]["publish"]
+
+
+async def test_what_vacuum_deletes_of_a_log_and_of_a_deleted_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_cluster() as cluster:
+        log = NamedLog(cluster.client(), "events", password=PASSWORD)
+        await log.create()
+        caplog.set_level("INFO", "bk_core.audit")
+        await log.vacuum()
+        deleted = await log.delete()
+        await log.vacuum_deleted(deleted.uuid)
+    assert [(event["did"], event["outcome"], event["log"]) for event in told(caplog)] == [
+        ("vacuum-log", "done", "events"),
+        ("delete-log", "done", "events"),
+        ("vacuum-deleted-log", "done", "events"),
+    ]

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,17 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookKeeperError, TlsError
+from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BOOKIE_RPC
 from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine.events import CopiesUnwanted, LedgersDeleted
 from bookie_server.main import Bookie
+from bookie_server.ports.bounds.limits import RequestKind
 from bookie_server.ports.lane.streams import AddStream
 from tests.bookie_server.ports.secure_kit import secure_bookie
 from tests.kit.lane_table import OURS
-from tests.kit.lanes import DEADLINE_S, KEY, Listener
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config
 from tests.kit.tls_world import tls_bookie
 
 OTHER_KEY = b"k" * 20
@@ -184,6 +188,56 @@ async def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., lis
     assert [line["outcome"] for line in lines] == ["refused", "refused"]
     assert "plain" in lines[0]["why"]
     assert "certificate" in lines[1]["why"]
+
+
+async def test_a_changed_table_of_roles_is_told(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
+    async with secure_bookie(tmp_path) as world:
+        authority = world.bookie._authority
+        assert authority is not None
+        world.shorten(life_ms=600_000, kept_s=0.0)
+        for role in ("reader", "writer"):
+            world.give(role, "CN=ingest")
+            await asyncio.to_thread(authority.table)
+            await asyncio.to_thread(authority.table)
+    assert [(line["outcome"], line["count"]) for line in told("roles-changed")][-1] == ("done", 2)
+    assert len(told("roles-changed")) <= 2, "a table that is the same is not told"
+
+
+@pytest.mark.parametrize("lane", OURS)
+async def test_what_a_limit_refuses_is_told(
+    tmp_path: Path, lane: str, told: Callable[..., list[dict[str, Any]]]
+) -> None:
+    async with (
+        tls_bookie(tmp_path, requests_per_s_per_principal_max=10) as world,
+        world.lane(lane, world.authority.issue("ingest").tls()) as one,
+    ):
+        listener = Listener()
+        session = one.attach(7, listener)
+        one.send(session, 7, 0, [b"a"])
+        await listener.acked(session, 1)
+        (account,) = [each for each in world.bookie._clients.limits._accounts.values() if each.whose == "principal"]
+        account.debts[RequestKind.ADD] = account.debts[RequestKind.ASK] = 1000.0
+        one.send(session, 7, 1, [b"too early"], lac=0)
+        await listener.ended(session)
+        with pytest.raises(BookKeeperError):
+            await one.link.bookie_info(deadline_s=DEADLINE_S)
+    assert {(line["did"], line["outcome"]) for line in told("add", "ask")} == {("add", "refused"), ("ask", "refused")}
+    assert all("requests_per_s_per_principal_max=10" in line["why"] for line in told("add", "ask"))
+
+
+async def test_a_loss_that_an_operator_accepts_is_told(
+    tmp_path: Path, told: Callable[..., list[dict[str, Any]]]
+) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    for accept_loss in (False, True):
+        if accept_loss:
+            shutil.rmtree(tmp_path / "bookie")
+        config = bookie_config(tmp_path, uri, bookie_id="b1", session_timeout_s=1.0)
+        bookie = await Bookie.start(config, open_store(uri), init_cluster=True, accept_loss=accept_loss)
+        await bookie.stop()
+    assert [(line["outcome"], line["bookie"], line["ledgers_in_limbo"]) for line in told("accept-loss")] == [
+        ("done", "b1", 0)
+    ]
 
 
 @pytest.mark.long
