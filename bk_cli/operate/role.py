@@ -14,12 +14,13 @@ import click
 
 from bk_cli import options, output
 from bk_cli.access import Access, access
+from bk_core.access.roles import Anywhere, LedgerFacts, Line, Role, RolesTable, Target, scope_of
+from bk_core.errors import InvalidArgumentError, MetadataConflictError
 
 if TYPE_CHECKING:
-    from bk_core.access.roles import Line, RolesTable
     from bk_core.metadata.port import MetadataStore
 
-ROLES = ("reader", "writer", "operator", "bookie", "admin")
+ROLES = tuple(role.value for role in Role)
 _TRIES = 5
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -47,9 +48,6 @@ def _where(command: Command) -> Command:
 
 
 def _line(role: str, identity: str, log: str | None, ledgers: str | None, owned: bool) -> Line:
-    from bk_core.access.roles import Line, Role, scope_of
-    from bk_core.errors import InvalidArgumentError
-
     given = [*([f"log:{log}"] if log is not None else []), *([f"ledgers:{ledgers}"] if ledgers is not None else [])]
     given += ["owner"] * owned
     if len(given) > 1:
@@ -115,8 +113,6 @@ def list_roles(access: Access, as_json: bool) -> None:
 @options.as_json
 def check(access: Access, identity: str, ledger_id: int | None, as_json: bool) -> None:
     """Say what an identity may do on the whole cluster, or with one ledger, and by which lines."""
-    from bk_core.access.roles import Anywhere, LedgerFacts, RolesTable, Target
-
     with access.store() as store:
         table, target = _table(store), Anywhere.CLUSTER
         on: Target = target
@@ -136,8 +132,6 @@ def check(access: Access, identity: str, ledger_id: int | None, as_json: bool) -
 
 
 def _table(store: MetadataStore) -> RolesTable:
-    from bk_core.access.roles import RolesTable
-
     store.instance_id()  # raises the right error for a mistyped root
     store.sync()
     found = store.read_roles()
@@ -147,9 +141,6 @@ def _table(store: MetadataStore) -> RolesTable:
 def change_roles(store: MetadataStore, change: Callable[[RolesTable], RolesTable]) -> bool:
     """Change the table. Return whether it is different now. Raises MetadataConflictError if other clients keep changing
     it."""
-    from bk_core.access.roles import RolesTable
-    from bk_core.errors import MetadataConflictError
-
     store.instance_id()
     for left in reversed(range(_TRIES)):
         store.sync()
