@@ -16,9 +16,11 @@ from pathlib import Path
 
 from bk_core import blocking
 from bk_core.metadata.port import Audit
-from bk_core.model import LedgerState
+from bk_core.model import BOOKIE_RPC, LedgerState
+from bk_core.transport.lanes import LANES
 from tests.interop.jars import toolchain
 from tests.interop.peer_client import PeerClient
+from tests.kit.lane_table import OURS
 from tests.kit.uncertified import not_refusing
 from tests.kit.waiting import until
 from tests.trials.bookie.journal import Journal
@@ -38,7 +40,7 @@ AUDITED_S = 90.0
 QUIET_S = (0.5, 3.0)
 ACT_S = 400.0
 PEER_LEDGERS = 40
-OUR_LANES = ("direct", "grpc", "direct,grpc,bookie-rpc", "bookie-rpc")
+OUR_LANES = (*OURS, ",".join(LANES), BOOKIE_RPC)
 ALL_LANES = ("direct,grpc,bookie-rpc", "grpc,bookie-rpc")
 SMALL = (1, 4)
 
