@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socketserver
+import ssl
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +27,7 @@ from bk_core.pulsar.lookup.broker import BrokerAdmin
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit
+from tests.kit.certificates import Authority, Files
 from tests.kit.pulsar_world import plain, pulsar_world
 
 TOPIC = TopicName("public", "default", "a b/ü")
@@ -31,7 +37,7 @@ STATS = "/admin/v2/persistent/public/default/a%20b%2F%C3%BC/internalStats"
 class AdminPort:
     """Answers each path with a status and a body; notes the tokens that it got."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Files | None = None) -> None:
         self.answers: dict[str, tuple[int, bytes]] = {}
         self.tokens: list[str | None] = []
         port = self
@@ -52,9 +58,13 @@ class AdminPort:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(tls.certificate, tls.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -83,6 +93,41 @@ def test_redirect_to_the_owner_is_followed_with_the_token(port: AdminPort) -> No
     port.answers["/owner"] = (200, b'{"lastConfirmedEntry": "1:2"}')
     assert BrokerAdmin(port.url, token=lambda: "t").last_confirmed(TOPIC) == EntryPosition(1, 2)
     assert port.tokens == ["Bearer t"] * 2
+
+
+def test_broker_with_tls_is_asked_if_its_certificate_is_trusted(tmp_path: Path) -> None:
+    port = AdminPort(Authority(tmp_path).issue("broker"))
+    try:
+        port.answers[STATS] = (200, b'{"lastConfirmedEntry": "1:2"}')
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "authority.crt"))
+        assert BrokerAdmin(port.url, tls=trusting).last_confirmed(TOPIC) == EntryPosition(1, 2)
+        with pytest.raises(MetadataUnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+            BrokerAdmin(port.url).last_confirmed(TOPIC)
+    finally:
+        port.close()
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"], ids=["head", "body"])
+def test_answer_that_comes_byte_by_byte_ends_with_its_time(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bk_core.pulsar.lookup.broker.TIMEOUT_S", 0.8)
+
+    class Slow(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(head)
+            with contextlib.suppress(OSError):
+                while True:
+                    self.request.sendall(b"H")
+                    time.sleep(0.1)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            began = time.monotonic()
+            with pytest.raises(MetadataUnavailableError, match=r"no whole answer|timed out"):
+                BrokerAdmin(f"http://127.0.0.1:{server.server_address[1]}").last_confirmed(TOPIC)
+            assert 0.5 < time.monotonic() - began < 3
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize("said", ["-1:-1", "5:-1"])

@@ -7,8 +7,13 @@ all brokers of a cluster accept it. A redirect from HTTPS to plain HTTP is not f
 
 from __future__ import annotations
 
+import functools
+import http.client
+import io
 import json
+import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -26,6 +31,7 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 
 TIMEOUT_S = 10.0
+"""The time for a whole answer, its redirects included, in seconds."""
 ANSWER_BYTES_MAX = 64 << 20
 """The maximum size of an answer in bytes. It is large because an answer lists every ledger and cursor of the topic."""
 REDIRECTS_MAX = 5
@@ -59,9 +65,8 @@ class BrokerAdmin:
         return found if found.ledger_id >= 0 and found.entry_id >= 0 else None
 
     def _get(self, topic: TopicName, path: str) -> bytes:
-        handlers: list[Any] = [_Redirects(), urllib.request.ProxyHandler({})]
-        if self._tls is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=self._tls))
+        until = time.monotonic() + TIMEOUT_S
+        handlers: list[Any] = [_Redirects(), urllib.request.ProxyHandler({}), _Http(until), _Https(until, self._tls)]
         try:
             request = urllib.request.Request(self._url + path)
             if self._token is not None:
@@ -76,6 +81,70 @@ class BrokerAdmin:
         if len(said) > ANSWER_BYTES_MAX:
             raise _unavailable(topic, f"the answer of {self._url} has more than {ANSWER_BYTES_MAX} bytes")
         return said
+
+
+def _left_s(until: float) -> float:
+    """Return the seconds up to a time. Raises TimeoutError if there are none."""
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(f"no whole answer within {TIMEOUT_S:g} s")
+    return left_s
+
+
+class _Bytes(io.RawIOBase):
+    """The bytes of an answer. Python's own timeout counts anew at each receive, so a slow sender could hold a request
+    for ever."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._socket, self._until = sock, until
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        self._socket.settimeout(_left_s(self._until))
+        return self._file.readinto(into)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Answer(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *more: Any, until: float, **named: Any) -> None:
+        super().__init__(sock, *more, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(_Bytes(sock, until))
+
+
+def _connect(kind: type[http.client.HTTPConnection], until: float) -> Any:
+    """Return what makes connections whose answers come up to a time."""
+
+    def made(host: str, *, timeout: object, **more: Any) -> http.client.HTTPConnection:
+        connection = kind(host, timeout=_left_s(until), **more)
+        connection.response_class = functools.partial(_Answer, until=until)  # type: ignore[assignment]
+        return connection
+
+    return made
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_connect(http.client.HTTPConnection, self._until), req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, until: float, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._until, self._tls = until, tls
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_connect(http.client.HTTPSConnection, self._until), req, context=self._tls)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
