@@ -19,14 +19,12 @@ from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.messages.scan import Mask, varint, varints
 from bk_core.pulsar.values.avro_schema import Node
 from bk_core.pulsar.values.decoded import Column, Items, Nulls, Numbers, Record, Spans, Union, joined
+from bk_core.pulsar.values.limits import VALUES_MAX, too_many
 
 Bytes: TypeAlias = bytes | memoryview
 NARROW = 16
 """This many datums or fewer are read value by value once an array has been read for STEPS steps."""
 STEPS = 64
-VALUES_MAX = 1 << 25
-"""The maximum number of values in the arrays and maps of one call, each item counted with all types inside it. Calls
-for fewer datums follow if several have more together; one that has more is bad."""
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 _CUT_OFF = "a value is cut off or has an impossible size"
 
@@ -183,7 +181,7 @@ class Datums:
         """Count items of arrays or maps before they are read. Raises TooManyValuesError."""
         self._items_seen += items * node.inside.count
         if self._items_seen > VALUES_MAX:
-            raise TooManyValuesError(_too_many())
+            raise TooManyValuesError(too_many())
 
     def _one_by_one(self, going: _Going, found: _Found, number: int, stop: int, row: int) -> None:
         """Read the rest of the array or map of one datum."""
@@ -249,10 +247,6 @@ class _Found:
         keys = joined(self.keys).take(order) if self.keys else None
         assert keys is None or isinstance(keys, Spans)
         return Items(np.cumsum(length) - length, length, keys, joined(self.values).take(order))
-
-
-def _too_many() -> str:
-    return f"its arrays and maps have more than {VALUES_MAX} values"
 
 
 def empty(node: Node) -> Column:
@@ -350,7 +344,7 @@ class _Sink:
                 return at
             total += count
             if values._count + count > VALUES_MAX // self._node.inside.count:
-                raise TooManyValuesError(_too_many())
+                raise TooManyValuesError(too_many())
             for _ in range(count):
                 if self._keys is not None:
                     at = self._keys.read(data, at)

@@ -19,10 +19,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.values.avro_schema import BYTES_MAX, DEPTH_MAX, NODES_MAX, SchemaError
+from bk_core.pulsar.values.limits import OBJECTS_MAX, VALUES_MAX, too_many
 from bk_core.pulsar.values.part import Part, Places
+from bk_core.pulsar.values.protobuf_counts import Counter, is_repeated
 
-LABEL_REPEATED = 3
 _SCALARS: Mapping[int, pa.DataType] = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -76,12 +78,6 @@ def _map_entry(field: FieldDescriptor) -> Descriptor | None:
     return entry if entry is not None and entry.GetOptions().map_entry else None
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
-    if hasattr(field, "is_repeated"):
-        return bool(field.is_repeated)
-    return bool(field.label == LABEL_REPEATED)  # type: ignore[attr-defined]  # before protobuf 6
-
-
 def _single_type(field: FieldDescriptor) -> pa.DataType:
     if field.message_type is not None:
         return pa.struct([pa.field(each.name, arrow_type(each)) for each in field.message_type.fields])
@@ -92,7 +88,7 @@ def arrow_type(field: FieldDescriptor) -> pa.DataType:
     """Return the Arrow type of a field."""
     if (entry := _map_entry(field)) is not None:
         return pa.map_(*(_single_type(entry.fields_by_name[each]) for each in ("key", "value")))
-    return pa.list_(_single_type(field)) if _is_repeated(field) else _single_type(field)
+    return pa.list_(_single_type(field)) if is_repeated(field) else _single_type(field)
 
 
 Get = Callable[[Any], Any]
@@ -128,7 +124,7 @@ def _getter(field: FieldDescriptor) -> Get:
         convert = _single(entry.fields_by_name["value"])
         return lambda message: [(key, convert(value)) for key, value in getattr(message, name).items()]
     convert = _single(field)
-    if _is_repeated(field):
+    if is_repeated(field):
         return lambda message: [convert(each) for each in getattr(message, name)]
     if field.has_presence:
         return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
@@ -147,10 +143,12 @@ class ProtobufReader:
     definition: bytes
     _root: Descriptor = field(init=False, repr=False)
     _message: type[Message] = field(init=False, repr=False)
+    _counter: Counter = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._root = descriptor_of(self.definition)
         self._message = message_factory.GetMessageClass(self._root)
+        self._counter = Counter(self._root)
 
     @property
     def is_record(self) -> bool:
@@ -161,6 +159,8 @@ class ProtobufReader:
         return {each.name: arrow_type(each) for each in self._root.fields}
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
+        if (why := self._too_much(places)) is not None:
+            return Part({name: pa.nulls(1, kind) for name, kind in self.columns.items() if name in wanted}, {0: why})
         problems, view = dict[int, str](), places.data.data
         made = [each for each in self._root.fields if each.name in wanted or _may_fail(each)]
         getters = {each.name: _getter(each) for each in made}
@@ -175,3 +175,14 @@ class ProtobufReader:
                 found.append(empty)
         kinds = self.columns
         return Part({name: pa.array([row[name] for row in found], kinds[name]) for name in getters}, problems)
+
+    def _too_much(self, places: Places) -> str | None:
+        """Return why the only value cannot be decoded, if it has too many values inside. Raises TooManyValuesError if
+        several may have more than OBJECTS_MAX together."""
+        if self._counter.values_at_most(int(places.length.sum())) <= OBJECTS_MAX:
+            return None
+        if len(places) > 1:
+            raise TooManyValuesError(too_many())
+        begin, length = int(places.begin[0]), int(places.length[0])
+        data = places.data.data[begin : begin + length]
+        return too_many() if self._counter.values(data, VALUES_MAX) > VALUES_MAX else None

@@ -13,8 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
+from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.values.avro_schema import SchemaError
+from bk_core.pulsar.values.protobuf_counts import Counter
 from bk_core.pulsar.values.protobuf_values import ProtobufReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated
@@ -232,3 +235,81 @@ def test_recursive_and_very_large_messages_are_refused() -> None:
     wide = descriptor_pb2.FileDescriptorSet(file=[descriptor_pb2.FileDescriptorProto(name="w", message_type=messages)])
     with pytest.raises(SchemaError, match="more than"):
         ProtobufReader(definition(wide, "R40"))
+
+
+def wide() -> descriptor_pb2.FileDescriptorSet:
+    """Message M of proto2 with repeated messages of 1000 fields, also as values of a map and as groups."""
+    rows = descriptor_pb2.DescriptorProto(
+        name="Wide", field=[field(f"f{n}", n, Field.TYPE_INT64) for n in range(1, 1001)]
+    )
+    entry = descriptor_pb2.DescriptorProto(
+        name="LabelsEntry",
+        field=[field("key", 1, Field.TYPE_INT32), field("value", 2, Field.TYPE_MESSAGE, type_name=".M.Wide")],
+        options=descriptor_pb2.MessageOptions(map_entry=True),
+    )
+    many = {"label": Field.LABEL_REPEATED}
+    message = descriptor_pb2.DescriptorProto(
+        name="M",
+        nested_type=[rows, entry, descriptor_pb2.DescriptorProto(name="Grp", field=[field("x", 1, Field.TYPE_INT32)])],
+        field=[
+            field("rows", 1, Field.TYPE_MESSAGE, type_name=".M.Wide", **many),
+            field("labels", 2, Field.TYPE_MESSAGE, type_name=".M.LabelsEntry", **many),
+            field("grp", 3, Field.TYPE_GROUP, type_name=".M.Grp", **many),
+            field("numbers", 4, Field.TYPE_SINT64, options=descriptor_pb2.FieldOptions(packed=True), **many),
+            field("halves", 5, Field.TYPE_FLOAT, options=descriptor_pb2.FieldOptions(packed=True), **many),
+            field("texts", 6, Field.TYPE_BYTES, **many),
+            field("one", 7, Field.TYPE_MESSAGE, type_name=".M.Wide"),
+        ],
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="wide.proto", syntax="proto2", message_type=[message])
+    return descriptor_pb2.FileDescriptorSet(file=[file])
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [b"\x0a\x00" * 40_000, b"\x12\x02\x12\x00" * 40_000, b"\x22\xff\xff\xff\x7f" + b"\0" * (1 << 23)],
+    ids=["messages", "a map", "packed, cut off"],
+)
+def test_few_bytes_that_stand_for_very_many_values_are_bad(hostile: bytes) -> None:
+    """Each of the items would be a message of 1000 fields."""
+    reader = ProtobufReader(definition(wide(), "M"))
+    began = time.monotonic()
+    part = reader.read(places([hostile]), frozenset(reader.columns))
+    assert list(part.problems) == [0]
+    assert all(len(column) == 1 for column in part.columns.values())
+    assert time.monotonic() - began < 5
+    with pytest.raises(TooManyValuesError):
+        reader.read(places([hostile, b""]), frozenset(reader.columns))
+    if hostile[0] != 0x22:
+        assert part.problems[0] == f"its arrays and maps have more than {1 << 25} values"
+
+
+def test_values_are_counted_as_protobuf_finds_them() -> None:
+    """The count never stops before protobuf's library does, which would make what was not counted."""
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wide().file[0].SerializeToString())
+    kind: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("M"))
+    counter = Counter(pool.FindMessageTypeByName("M"))
+    value = kind(numbers=[1, -(1 << 60), 0], halves=[0.5] * 4, texts=[b"", b"abc"])
+    value.rows.add(f1=7)
+    value.labels[5].f9 = 1
+    value.one.f2 = 3
+    value.grp.add(x=1)
+    value.grp.add()
+    whole = value.SerializeToString()
+    assert counter.values(memoryview(whole), 1 << 40) == 3 + 4 + 2 + 1001 + 1003 + 2 * 2
+    assert counter.values(memoryview(whole * 50), 1 << 40) == 50 * 2017
+    assert 2000 < counter.values(memoryview(whole * 50), 2000) < 3 * 2017
+    dice, parsed = random.Random(3), 0
+    for _ in range(some(20_000, 2000)):
+        data = mutated(whole, dice)
+        counted = counter.values(memoryview(data), 1 << 40)
+        assert counted <= counter.values_at_most(len(data)) + counter.widest, data.hex()
+        try:
+            found = kind.FromString(data)
+        except DecodeError:
+            continue
+        parsed += 1
+        of_library = len(found.numbers) + len(found.halves) + len(found.texts) + 1001 * len(found.rows)
+        assert counted >= of_library + 1003 * len(found.labels) + 2 * len(found.grp), data.hex()
+    assert parsed > 100
