@@ -3,7 +3,8 @@
 unions have no tags, bytes are base64, dates and times are the numbers that Avro's logical types stand for.
 
 Arrow parses all values at once. It cannot parse maps or unions of several types, so values of a schema with such types
-are parsed one by one.
+are parsed one by one. So are the values that Arrow refuses: it accepts no member that is given twice, of which the last
+one counts, as in Java.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -21,11 +23,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.columns.json import rows as json_rows
-from bk_core.pulsar.messages.rows import VALUE, spans
+from bk_core.entries.batch import I64
+from bk_core.pulsar.messages.rows import VALUE, TooManyValuesError, spans
 from bk_core.pulsar.values.avro_schema import LIMITS, Node, arrow_type, columns_of, values_of, widened
+from bk_core.pulsar.values.json_counts import counter, items_at_most, widest
+from bk_core.pulsar.values.limits import OBJECTS_MAX, VALUES_MAX, too_many
 from bk_core.pulsar.values.part import Part, Places
 
 _BITS = {"int": 31, "long": 63}
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+"""A text that Arrow takes as a decimal."""
 _NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
@@ -34,6 +41,10 @@ class JsonReader:
     """Decodes JSON values by one schema. Members that it does not name are ignored, and missing ones are null."""
 
     schema: Node
+    _widest: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_widest", widest(self.schema))
 
     @property
     def is_record(self) -> bool:
@@ -45,14 +56,33 @@ class JsonReader:
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
         texts = spans(places.data, places.begin, places.length)
-        if self.is_record and self.schema.fields and all(_is_for_arrow(each.node) for each in self.schema.fields):
-            return self._together(texts, wanted)
+        is_for_arrow = (
+            self.is_record and self.schema.fields and all(_is_for_arrow(each.node) for each in self.schema.fields)
+        )
+        if (why := self._too_much(texts, VALUES_MAX if is_for_arrow else OBJECTS_MAX)) is not None:
+            return Part({name: pa.nulls(1, kind) for name, kind in self.columns.items() if name in wanted}, {0: why})
+        return self._together(texts, wanted) if is_for_arrow else self._one_by_one(texts.to_pylist(), wanted)
+
+    def _too_much(self, texts: pa.Array, most: int) -> str | None:
+        """Return why the only value cannot be decoded, if it has too many values inside or they cannot be counted.
+        Raises TooManyValuesError if several values may have more than ``most``."""
+        if not self._widest or int(items_at_most(texts).sum()) * self._widest <= most:
+            return None
+        if len(texts) > 1:
+            raise TooManyValuesError(too_many())
+        count = counter(self.schema)
+        try:
+            return too_many() if count is not None and count(_parsed(texts[0].as_py())) > VALUES_MAX else None
+        except (ValueError, RecursionError) as error:
+            return _no_json(error)
+
+    def _one_by_one(self, texts: Sequence[bytes], wanted: frozenset[str]) -> Part:
         problems, found = dict[int, str](), list[Any]()
-        for place, text in enumerate(texts.to_pylist()):
+        for place, text in enumerate(texts):
             try:
                 found.append(value_of(self.schema, _parsed(text)))
             except (ValueError, RecursionError, InvalidOperation, OverflowError) as error:
-                problems[place] = f"it is not JSON of its schema: {str(error)[:200]}"
+                problems[place] = _no_json(error)
                 found.append(None)
         whole = pa.array(found, arrow_type(self.schema))
         if not self.is_record:
@@ -63,15 +93,27 @@ class JsonReader:
     def _together(self, texts: pa.Array, wanted: frozenset[str]) -> Part:
         kind = pa.struct([pa.field(each.name, _parsed_as(each.node)) for each in self.schema.fields])
         found = json_rows.objects_in(texts, kind)
-        problems = dict[int, str]()
-        if found.bad is not None:
-            for place in np.flatnonzero(found.bad).tolist():
-                problems[place] = f"it is not JSON of its schema: {found.why(place)[:200]}"
-        made = dict[str, pa.Array]()
+        problems, made = dict[int, str](), dict[str, pa.Array]()
         for number, each in enumerate(self.schema.fields):
             if each.name in wanted or _has_limits(each.node):
                 made[each.name] = _converted(pc.struct_field(found.structs, [number]), each.node, each.name, problems)
+        if found.bad is not None and found.bad.any():
+            refused = np.flatnonzero(found.bad)
+            again = self._one_by_one(texts.take(pa.array(refused)).to_pylist(), frozenset(made))
+            problems.update((int(refused[place]), why) for place, why in again.problems.items())
+            made = {name: _replaced(column, refused, again.columns[name]) for name, column in made.items()}
         return Part(made, problems)
+
+
+def _replaced(column: pa.Array, at: I64, values: pa.Array) -> pa.Array:
+    """Return a column with these values at these places."""
+    index = np.arange(len(column))
+    index[at] = len(column) + np.arange(at.size)
+    return pa.concat_arrays([column, values]).take(pa.array(index))
+
+
+def _no_json(error: Exception) -> str:
+    return f"it is not JSON of its schema: {str(error)[:200]}"
 
 
 def _parsed(text: bytes) -> Any:
@@ -244,7 +286,9 @@ def _float(node: Node, value: Any) -> float:
 
 
 def _decimal(node: Node, value: Any) -> Decimal:
-    _check(isinstance(value, int | Decimal) and not isinstance(value, bool), node, value)
+    """Return a decimal, which Java reads from a number and from a text."""
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    _check(is_number or (isinstance(value, str) and _DECIMAL.fullmatch(value) is not None), node, value)
     found = Decimal(value)
     _check(found.is_finite() and abs(found.adjusted()) <= 2 * node.precision + 1, node, value)
     shifted = found.scaleb(node.scale)

@@ -10,13 +10,15 @@ import random
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from bk_core.pulsar.values import avro_schema
-from bk_core.pulsar.values.json_values import JsonReader, value_of
+from bk_core.pulsar.messages.rows import TooManyValuesError
+from bk_core.pulsar.values import avro_schema, json_counts
+from bk_core.pulsar.values.json_values import JsonReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated
-from tests.pulsar.values.kit import rows
+from tests.pulsar.values.kit import read, rows
 from tests.pulsar.values.test_avro import node, record
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}
@@ -43,6 +45,10 @@ def both(kind: Any, text: str) -> list[Any]:
         ("int", "2147483648", "bad"),
         ("int", "1.0", "bad"),
         ("int", "true", "bad"),
+        ("int", '5, "a": 6', 6),
+        ("int", '5, "a": null', None),
+        ("int", '"x", "a": 5', 5),
+        ("int", '5, "a": "x"', "bad"),
         ("int", '"5"', "bad"),
         ("long", "9223372036854775807", (1 << 63) - 1),
         ("long", "9007199254740993", 9007199254740993),
@@ -70,6 +76,11 @@ def both(kind: Any, text: str) -> list[Any]:
         (ENUM, '"B"', "B"),
         (ENUM, '"C"', "bad"),
         (DECIMAL, "1.25", Decimal("1.25")),
+        (DECIMAL, '"1.25"', Decimal("1.25")),
+        (DECIMAL, '"-.5e1"', Decimal("-5.00")),
+        (DECIMAL, '"1_0"', "bad"),
+        (DECIMAL, '"NaN"', "bad"),
+        (DECIMAL, '""', "bad"),
         (DECIMAL, "12345.6", "bad"),
         (DECIMAL, "1.234", "bad"),
         (logical("int", "date"), "20785", datetime.date(2026, 11, 28)),
@@ -121,7 +132,19 @@ def test_a_bad_value_spoils_no_other(fields: Any) -> None:
     assert [each if each == "bad" else each["a"] for each in found] == [1, *["bad", 1] * len(bad)]
 
 
-def test_mutated_values_are_rows_or_bad_in_both_ways() -> None:
+def test_member_that_is_given_twice_spoils_no_neighbour() -> None:
+    fields = (("a", "int"), ("t", ["null", "string"]), ("r", record(("x", "int"), name="I")))
+    values = [b'{"a": 1}', b'{"a": 1, "a": 2, "t": "x"}', b"oops", b'{"r": {"x": 1}, "r": {}}', b'{"t": "y"}']
+    assert rows(JsonReader(node(record(*fields))), values) == [
+        {"a": 1, "t": None, "r": None},
+        {"a": 2, "t": "x", "r": None},
+        "bad",
+        {"a": None, "t": None, "r": {"x": None}},
+        {"a": None, "t": "y", "r": None},
+    ]
+
+
+def test_mutated_values_are_equal_in_both_ways() -> None:
     fields = (
         ("a", "long"),
         ("b", ["null", "string"]),
@@ -129,20 +152,63 @@ def test_mutated_values_are_rows_or_bad_in_both_ways() -> None:
         ("e", ENUM),
         ("l", {"type": "array", "items": "double"}),
     )
-    fast = JsonReader(node(record(*fields)))
+    both_ways = [JsonReader(node(record(*fields, *more))) for more in ((), (("m", MAP),))]
     dice, value = random.Random(1), b'{"a": -12, "b": "x\\n", "d": 1.25, "e": "A", "l": [1, 2.5, null]}'
-    data = [mutated(value, dice) for _ in range(some(2000, 300))]
-    slow = node(record(*fields))
-    same = 0
-    for text, row in zip(data, rows(fast, data), strict=True):
-        try:
-            wanted = value_of(slow, json.loads(text, parse_float=Decimal))
-        except (ValueError, ArithmeticError):
-            continue  # Arrow and Python differ about some texts that are not JSON
-        if row != "bad" and wanted is not None:
-            same += 1
-            assert row == wanted, text
-    assert same > len(data) // 20
+    data = [mutated(value, dice) for _ in range(some(20_000, 1000))]
+    together, alone = (rows(reader, data) for reader in both_ways)
+    good = 0
+    for text, fast, slow in zip(data, together, alone, strict=True):
+        good += fast != "bad"
+        assert fast == (slow if slow == "bad" else {name: slow[name] for name in fast}), text
+    assert good > len(data) // 20
+
+
+WIDE = record(*((f"f{n}", ["null", "long"]) for n in range(1000)), name="Wide")
+
+
+@pytest.mark.parametrize("more", [[], [("m", MAP)]], ids=["at once", "one by one"])
+def test_few_bytes_that_stand_for_very_many_values_are_bad(more: Any) -> None:
+    """Each ``{}`` would be a record of 1000 nulls. What is made is limited, so nothing is made of it."""
+    reader = JsonReader(node(record(("rows", {"type": "array", "items": WIDE}), *more)))
+    hostile = b'{"rows": [' + b"{}," * 40_000 + b"{}]}"
+    began = pa.total_allocated_bytes()
+    part = read(reader, [hostile])
+    assert part.problems == {0: f"its arrays and maps have more than {1 << 25} values"}
+    assert pa.total_allocated_bytes() - began < 1 << 20
+    with pytest.raises(TooManyValuesError):
+        read(reader, [hostile, b"{}"])
+    with pytest.raises(TooManyValuesError):
+        read(reader, [hostile[: len(hostile) // 2]] * 4)
+    assert read(reader, [hostile[:-1]]).problems[0].startswith("it is not JSON")
+
+
+def test_commas_in_texts_are_no_items() -> None:
+    reader = JsonReader(node(record(("t", "string"), ("rows", {"type": "array", "items": WIDE}))))
+    text = "," * 50_000
+    (row,) = rows(reader, [json.dumps({"t": text, "rows": [{"f7": 1}]}).encode()])
+    assert (row["t"], row["rows"][0]["f7"]) == (text, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wanted"),
+    [
+        ({"type": "array", "items": "int"}, [1, 2], 2),
+        (MAP, {"a": 1, "b": 2, "c": 3}, 3),
+        ({"type": "array", "items": {"type": "array", "items": "int"}}, [[1], [2, 3], []], 9),
+        (
+            {"type": "map", "values": record(("x", "int"), ("l", {"type": "array", "items": "int"}))},
+            {"a": {"l": [1]}},
+            5,
+        ),
+        (["null", "int", {"type": "array", "items": "int"}, MAP], {"a": 1}, 1),
+        (record(("x", "int"), ("l", {"type": "array", "items": "int"})), {"l": "x"}, 0),
+        (["null", {"type": "array", "items": "int"}], None, 0),
+    ],
+)
+def test_values_are_counted_by_the_schema(kind: Any, value: Any, wanted: int) -> None:
+    count = json_counts.counter(node(kind))
+    assert count is not None
+    assert count(value) == wanted
 
 
 def test_only_records_of_simple_types_are_parsed_at_once() -> None:
