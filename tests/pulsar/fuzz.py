@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.pulsar.fuzz --inputs N``: mutated entries of topics through everything that makes rows of them.
+"""``python -m tests.pulsar.fuzz --inputs N --resume FILE``: mutated inputs through everything that makes rows of them.
 
-Each is rows or a typed error. ``test_hostile.py`` runs a part. Values that become columns by a schema are mutated too.
+Each is rows or a typed error. ``test_hostile.py`` runs a part. There are three groups: entries with all around them;
+values that become columns by a schema, thousands at a time; and the objects of offloaded ledgers with their indexes.
 """
 
 from __future__ import annotations
@@ -15,25 +16,35 @@ import resource
 import struct
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 from google.protobuf import descriptor_pb2
 
-from bk_core.errors import TopicError
+from bk_core.errors import TopicError, UnsupportedTopicError
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.row_maker import RowMaker
-from bk_core.pulsar.messages.rows import TYPES, schema_of
+from bk_core.pulsar.messages.rows import TYPES, TooManyValuesError, schema_of
 from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.plan import Bounds
 from bk_core.pulsar.model.schemas import TopicSchema, TopicSchemas
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import Transactions
+from bk_core.pulsar.offloaded import blocks
 from bk_core.pulsar.values import primitives
+from bk_core.pulsar.values.part import PartReader, Places
 from bk_core.pulsar.values.topic_values import TopicValues
 from tests.kit import pulsar_entries as kit
+from tests.kit.offloaded import offload
 from tests.pulsar.values import avro_oracle as oracle
+from tests.pulsar.values.kit import places
 
 SCHEMA = schema_of(list(TYPES))
 TOPIC = TopicName.parse(kit.TOPIC)
+AT_ONCE, SIMPLE_AT_ONCE, DEFINITIONS, OBJECTS = 2000, 200, 20, 500
+"""How many values of a schema are read together, and of a primitive type; how often a definition is mutated; and how
+many objects and indexes are made of one ledger."""
 KINDS = tuple((many, compacted) for many in (1, 60, 200) for compacted in (False, True))
 """How many entries are read together, and whether they are those of a compacted ledger."""
 JSON_FIELDS = {
@@ -114,6 +125,14 @@ def schemas(dice: random.Random) -> list[tuple[TopicSchema, list[bytes]]]:
     ]
 
 
+def evolved(schema: TopicSchema) -> TopicSchema:
+    """Return the next version of a record: without its first field, and with another one."""
+    record = json.loads(schema.definition)
+    added = {"name": "added", "type": ["null", "long"], "default": None}
+    record["fields"] = [*record["fields"][1:], added]
+    return TopicSchema(1, schema.kind, json.dumps(record).encode())
+
+
 def protobuf_definition() -> bytes:
     """Return the definition of a message of proto2, whose texts may be any bytes."""
     field = descriptor_pb2.FieldDescriptorProto
@@ -171,27 +190,118 @@ def round_of(number: int, kind: tuple[int, bool], options: DecodeOptions) -> int
     return many
 
 
+def columns_of(number: int) -> int:
+    """Read many mutated values of every type of schema at once, and mutated definitions of schemas; returns how many.
+
+    What the reader of values makes is checked, for all columns and for none: the same values are bad."""
+    dice, done = random.Random(f"columns {number}"), 0
+    for schema, values in schemas(dice):
+        versions = (schema, evolved(schema)) if schema.kind == "AVRO" else (schema,)
+        reader = TopicValues(TopicSchemas(TOPIC, versions, len(versions) - 1))._reader
+        many = AT_ONCE if schema.definition else SIMPLE_AT_ONCE
+        version = [dice.randrange(len(versions)) for _ in range(many)]
+        found = places([mutated(dice.choice(values), dice) for _ in range(many)], version)
+        whole = _read_column(reader, found, frozenset(reader.columns))
+        assert _read_column(reader, found, frozenset()) == whole, schema.kind
+        done += many
+        for _ in range(DEFINITIONS if schema.definition else 0):
+            changed = replace(schema, definition=mutated(schema.definition, dice))
+            with contextlib.suppress(UnsupportedTopicError):
+                _read_column(
+                    TopicValues(TopicSchemas(TOPIC, (changed,), 0))._reader, found.take(np.arange(5)), frozenset()
+                )
+            done += 1
+    return done
+
+
+def _read_column(reader: PartReader, found: Places, wanted: frozenset[str]) -> set[int]:
+    """Return which values are bad. Halves of halves are read if all have too many values."""
+    try:
+        part = reader.read(found, wanted)
+    except TooManyValuesError:
+        assert len(found) > 1
+        half = len(found) // 2
+        first = _read_column(reader, found.take(np.arange(half)), wanted)
+        return first | {half + each for each in _read_column(reader, found.take(np.arange(half, len(found))), wanted)}
+    for column in part.columns.values():
+        assert len(column) == len(found)
+        column.validate(full=True)
+    assert wanted <= part.columns.keys()
+    return set(part.problems)
+
+
+def objects_of(number: int) -> int:
+    """Read mutated objects of an offloaded ledger, and mutated indexes of them; returns how many."""
+    dice, sizes = random.Random(f"objects {number}"), [7 * n for n in range(20)]
+    streaming, block_bytes = dice.random() < 0.5, dice.choice((400, 1500, 4000, 4000))
+    ledgers = {7: [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]}
+    if streaming and dice.random() < 0.5:
+        ledgers = {3: [b"other"] * 5, **ledgers}
+    data, index = offload(ledgers, block_bytes, streaming=streaming, fill=dice.randrange(9))
+    parsed = blocks.parse_index(index, 7)
+    for _ in range(OBJECTS):
+        with contextlib.suppress(blocks.OffloadFormatError):
+            wrong = blocks.parse_index(mutated(index, dice), 7)
+            if wrong.object_bytes == len(data):  # the reader compares these two
+                assert _entries_in(data, wrong, dice) == sizes
+        with contextlib.suppress(blocks.OffloadFormatError):
+            assert _entries_in(mutated(data, dice).ljust(len(data), b"\0")[: len(data)], parsed, dice) == sizes
+    return 2 * OBJECTS
+
+
+def _entries_in(data: bytes, index: blocks.OffloadIndex, dice: random.Random) -> list[int]:
+    """Return the sizes of all entries, which are fed in pieces of any size. Their ids ascend by one from 0 on."""
+    found, step = list[int](), dice.choice((150, 1 << 20, 1 << 20))
+    for number, last in enumerate([*(index.firsts[1:] - 1).tolist(), 19]):
+        begin = int(index.offsets[number])
+        end, parser = begin + int(index.lengths[number]), blocks.BlockParser(index, number, last)
+        for at in range(begin, end, step):
+            batch = parser.feed(data[at : min(at + step, end)])
+            if batch is not None:
+                assert batch.first_entry_id == len(found)
+                found += batch.lengths.tolist()
+        parser.finish()
+    return found
+
+
+def entries_of(number: int) -> int:
+    """Read mutated entries, together and alone, and values within entries; returns how many."""
+    return sum(round_of(number, kind, LENIENT) for kind in KINDS) + values_of(number, LENIENT)
+
+
+GROUPS = {"entries": entries_of, "columns": columns_of, "objects": objects_of}
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.pulsar.fuzz", description="Mutated entries of topics.")
-    parser.add_argument("--inputs", type=int, default=1_000_000, metavar="N")
+    parser = argparse.ArgumentParser(prog="tests.pulsar.fuzz", description="Mutated entries, values and objects.")
+    parser.add_argument("--inputs", type=int, default=1_000_000, metavar="N", help="inputs of each group, in all")
+    parser.add_argument("--only", choices=tuple(GROUPS), action="append", help="only these groups")
     parser.add_argument("--seed", type=int, default=0, help="the number of the first round")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the figures there, and go on from them")
     ask = parser.parse_args()
-    began, done, number = time.monotonic(), 0, ask.seed
-    while done < ask.inputs:
-        for kind in KINDS:
+    kept: dict[str, dict[str, float]] = {}
+    if ask.resume is not None and ask.resume.exists():
+        kept = json.loads(ask.resume.read_text(encoding="utf-8"))
+    for name in ask.only or GROUPS:
+        figures = kept.setdefault(name, {"round": ask.seed, "inputs": 0, "seconds": 0.0, "peakMb": 0})
+        while figures["inputs"] < ask.inputs:
+            began, number = time.monotonic(), int(figures["round"])
             try:
-                done += round_of(number, kind, LENIENT)
+                figures["inputs"] += GROUPS[name](number)
             except Exception:
-                print(f"round {number} of {kind} failed: round_of({number}, {kind}, LENIENT)", file=sys.stderr)
+                print(f"round {number} failed: --only {name} --seed {number} --inputs 1", file=sys.stderr)
                 raise
-        try:
-            done += values_of(number, LENIENT)
-        except Exception:
-            print(f"round {number} of values failed: values_of({number}, LENIENT)", file=sys.stderr)
-            raise
-        number += 1
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{done:,} mutated entries in {time.monotonic() - began:.0f} s, all rows or typed errors; at most {peak} MB")
+            figures["round"] = number + 1
+            figures["seconds"] += time.monotonic() - began
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            figures["peakMb"] = max(figures["peakMb"], peak)
+            if ask.resume is not None:
+                ask.resume.write_text(json.dumps(kept), encoding="utf-8")
+        print(
+            f"{name}: {figures['inputs']:,} mutated inputs in {figures['seconds']:.0f} s, all rows or typed errors; "
+            f"at most {figures['peakMb']:.0f} MB",
+            flush=True,
+        )
     return 0
 
 

@@ -12,7 +12,7 @@ from bk_core.pulsar.messages.batches import MESSAGES_MAX
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from tests.kit import pulsar_entries as kit
 from tests.kit.amount import some
-from tests.pulsar.fuzz import LENIENT, read, round_of, values_of
+from tests.pulsar.fuzz import LENIENT, columns_of, objects_of, read, round_of, values_of
 
 
 @pytest.mark.parametrize("many", [1, 40])
@@ -27,6 +27,16 @@ def test_mutated_values_are_rows_or_a_typed_error() -> None:
     for number in range(some(60, 12)):
         for options in (DecodeOptions(), LENIENT):
             assert values_of(number, options)
+
+
+def test_mutated_values_are_bad_or_decoded_whichever_columns_are_read() -> None:
+    for number in range(some(12, 1)):
+        assert columns_of(number) > 10_000
+
+
+def test_mutated_objects_of_offloaded_ledgers_give_all_entries_or_a_typed_error() -> None:
+    for number in range(some(20, 2)):
+        assert objects_of(number)
 
 
 @pytest.mark.parametrize("size", [(1 << 32) - 1, 200 << 20, 100 << 20])
