@@ -243,10 +243,19 @@ def objects_of(number: int) -> int:
         with contextlib.suppress(blocks.OffloadFormatError):
             wrong = blocks.parse_index(mutated(index, dice), 7)
             if wrong.object_bytes == len(data):  # the reader compares these two
-                assert _entries_in(data, wrong, dice) == sizes
+                assert are_entries(_entries_in(data, wrong, dice), sizes, parsed)
         with contextlib.suppress(blocks.OffloadFormatError):
-            assert _entries_in(mutated(data, dice).ljust(len(data), b"\0")[: len(data)], parsed, dice) == sizes
+            changed = mutated(data, dice).ljust(len(data), b"\0")[: len(data)]
+            assert are_entries(_entries_in(changed, parsed, dice), sizes, parsed)
     return 2 * OBJECTS
+
+
+def are_entries(found: list[int], sizes: list[int], index: blocks.OffloadIndex) -> bool:
+    """Return whether these are the sizes of the entries. If the length of the last entry of a block is wrong by a
+    multiple of four, it takes fill for its own: only the checksum of the message can tell."""
+    ends = {*(index.firsts[1:] - 1).tolist(), len(sizes) - 1}
+    longer = {n for n, (a, b) in enumerate(zip(found, sizes, strict=True)) if a != b}
+    return longer <= ends and all(found[n] > sizes[n] and (found[n] - sizes[n]) % 4 == 0 for n in longer)
 
 
 def _entries_in(data: bytes, index: blocks.OffloadIndex, dice: random.Random) -> list[int]:
