@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -253,30 +252,6 @@ def test_directory_in_use_and_what_is_none_are_refused(path: Path, tmp_path: Pat
         check(tmp_path)
 
 
-@pytest.mark.long  # sixty starts
-@pytest.mark.rule("S8")
-def test_prediction_is_what_the_start_does(path: Path, tmp_path: Path) -> None:
-    """For damage of every kind, at random: the check has the very report that the start will make."""
-    chance = random.Random(5)
-    predicted = 0
-    for number in range(60):
-        copy = tmp_path / f"copy{number}"
-        shutil.copytree(path, copy)
-        for _ in range(chance.randint(1, 2)):
-            harm(copy, chance)
-        found = check(copy)
-        storage = Storage(copy, segment_bytes=SEGMENT)
-        assert found.start == storage.report, number
-        assert found.limbo == storage.report.unnamed
-        for ledger in found.ledgers.values():
-            for one in ledger.lost:
-                assert not storage.read(one.ledger_id, one.first, one.last).absent
-        predicted += bool(found.limbo)
-        storage.close()
-        shutil.rmtree(copy)
-    assert 5 <= predicted < 50
-
-
 @pytest.mark.rule("S8")
 @pytest.mark.parametrize("lost", [("0000000000000007.segment",), ("0000000000000004.segment", "0000000000000004.idx")])
 def test_segment_that_is_gone_without_a_trace_is_announced_as_limbo(path: Path, lost: tuple[str, ...]) -> None:
@@ -288,18 +263,6 @@ def test_segment_that_is_gone_without_a_trace_is_announced_as_limbo(path: Path, 
     storage = Storage(path, segment_bytes=SEGMENT)
     assert storage.report.limbo
     storage.close()
-
-
-def harm(path: Path, chance: random.Random) -> None:
-    files = [*segments(path), *segments(path, "idx")]
-    victim = chance.choice(files)
-    kind = chance.random()
-    if kind < 0.15:
-        victim.unlink()
-    elif kind < 0.3:
-        victim.write_bytes(victim.read_bytes()[: chance.randrange(victim.stat().st_size)])
-    else:
-        flip(victim, chance.randrange(victim.stat().st_size))
 
 
 # --- checkpoints ---

@@ -25,7 +25,7 @@ from bookie_server.storage.index.ledger_table import FENCED, LEDGER_ROW
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.start.replay import find_starting_point
 from tests.kit.segment_world import BOOKIE_ID, CLUSTER
-from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
+from tests.sim.disk import SimDisk
 
 LIFE = "0f0e0d0c-0b0a-4908-8706-050403020100"
 MANY = 40_000
@@ -77,13 +77,6 @@ class Bookie:
 
     def found(self) -> FoundCheckpoints:
         return find_checkpoint(self.disk, "/data/segments", self.directory.identity.incarnation_bytes)
-
-
-def restored(disk: SimDisk) -> Bookie:
-    """Another machine with what is durable on this disk."""
-    other = SimDisk()
-    other.restore(disk.snapshot())
-    return Bookie(other)
 
 
 def test_a_checkpoint_is_found_again() -> None:
@@ -154,70 +147,6 @@ def test_a_segment_that_could_not_be_sealed_again_stays_on_the_list() -> None:
     bookie.checkpoint()
     assert bookie.checkpointer.newest.through == 3
     assert bookie.checkpointer.newest.segments == {1, 2, 3}
-
-
-@pytest.mark.rule("S4")
-@pytest.mark.parametrize("keep", KEEPS)
-def test_a_crash_at_any_operation_leaves_the_old_or_the_new_checkpoint(keep: str) -> None:
-    points = 1
-    while True:
-        bookie = Bookie()
-        bookie.checkpoint()
-        bookie.checkpoint()
-        bookie.table.flags[7] = FENCED
-        bookie.table.sealed.remove(1)
-        bookie.disk.crash_at(points)
-        try:
-            bookie.checkpoint()
-            ended = True
-        except SimulatedCrash:
-            ended = False
-        granted = bookie.checkpointer.may_recycle(1)
-        bookie.disk.crash(random.Random(points), keep)
-        again = Bookie(bookie.disk)
-        found = again.found()
-        assert found.newest is not None
-        assert found.newest.number >= again.directory.identity.checkpoint
-        assert found.newest.number in (2, 3)
-        assert (7 in found.newest.ledgers["ledger"]) == (1 not in found.newest.segments) == (found.newest.number == 3)
-        assert found.newest.number == 3 or not granted
-        again.checkpoint()
-        assert again.found().damage == ()
-        if ended:
-            assert points > 8
-            return
-        points += 1
-
-
-@pytest.mark.rule("S4")
-def test_whenever_a_segment_may_be_recycled_the_checkpoint_that_covers_it_is_durable() -> None:
-    """Asked at every operation of the disk, of what is durable at that moment."""
-    bookie = Bookie()
-    bookie.checkpoint()
-    bookie.table.sealed.remove(2)
-    granted = 0
-
-    class Watched(SimDisk):
-        def _point(self, kind: str) -> None:
-            super()._point(kind)
-            nonlocal granted
-            if bookie.checkpointer.may_recycle(2):
-                granted += 1
-                check()
-
-    def check() -> None:
-        other = restored(bookie.disk)
-        newest = other.found().newest
-        assert newest is not None
-        assert newest.through >= 2
-        assert 2 not in newest.segments
-        granting = bookie.checkpointer.newest.number
-        assert other.directory.identity.checkpoint >= granting, "its loss would not be noticed"
-
-    bookie.disk.__class__ = Watched
-    bookie.checkpoint(budget=1)
-    bookie.checkpoint(budget=1)
-    assert granted
 
 
 def test_two_checkpoints_are_kept() -> None:

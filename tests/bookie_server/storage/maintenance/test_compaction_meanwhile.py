@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from itertools import count
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bk_core.entries.frame import parse_header
-from tests.kit.amount import examples
 from tests.kit.compaction_world import CompactionWorld, deleted, prepared
 from tests.kit.segment_world import assert_honest, entries, limbo_record
 
@@ -140,69 +136,3 @@ def test_what_is_dropped_meanwhile_may_come_back_whole_and_is_dropped_again(
 
 
 # --- whole lives ------------------------------------------------------------------------------------------------------
-
-
-class _Life:
-    """What is done to a world, and what must be served of it."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance, self.world = random.Random(seed), CompactionWorld()
-        self.served: dict[int, set[int]] = {ledger_id: set() for ledger_id in range(1, 9)}
-        self.following = dict.fromkeys([*self.served, 99], 0)
-        self.dropped: dict[int, set[int]] = {}
-        self.gone: set[int] = set()
-
-    def write(self) -> None:
-        chance, frames = self.chance, []
-        for _ in range(chance.randint(1, 8)):
-            ledger_id = chance.choice([ledger_id for ledger_id in range(1, 9) if ledger_id not in self.gone] or [99])
-            first = self.following[ledger_id] if chance.random() < 0.8 else chance.randrange(40)
-            ids = range(first, first + chance.choice([1, 1, 2, 7]))
-            frames.append(entries(ledger_id, ids, lac=first - 1, size=chance.choice([60, 300, 3000])))
-            self.served.setdefault(ledger_id, set()).update(ids)
-            self.following[ledger_id] = max(self.following[ledger_id], ids[-1] + 1)
-        self.world.append(*frames)
-
-    def drop(self) -> None:
-        ledger_id = self.chance.randint(1, 8)
-        if ledger_id not in self.gone:
-            self.world.drop(ledger_id)
-            self.dropped.setdefault(ledger_id, set()).update(self.served[ledger_id])
-            self.served[ledger_id] = set()
-
-    def delete(self) -> None:
-        ledger_id = self.chance.randint(1, 8)
-        self.gone.add(ledger_id)
-        self.world.append(*deleted(ledger_id))
-        self.served[ledger_id] = set()
-
-    def compact(self) -> None:
-        self.world.compactor.step(self.chance.choice([1, 9000]))
-
-    def act(self) -> None:
-        self.chance.choices([self.write, self.drop, self.delete, self.compact], [40, 1, 1, 25])[0]()
-        if self.chance.random() < 0.5:
-            self.world.look_after()
-        if self.chance.random() < 0.02:
-            self.world.restart(crash=self.chance.random() < 0.5)
-
-    def check(self) -> None:
-        for ledger_id, ids in self.served.items():
-            maybe = set() if ledger_id in self.gone else self.dropped.get(ledger_id, set())
-            answer = self.world.storage.read(ledger_id, 0, max(ids | maybe, default=0) + 60)
-            assert ids <= set(answer.found) <= ids | maybe, f"ledger {ledger_id}"
-            assert not (maybe and answer.absent), f"ledger {ledger_id}"
-
-
-@pytest.mark.long
-@pytest.mark.rule("S4", "I6")
-@examples(0.25)
-@given(st.integers(0, 1 << 30))
-def test_a_random_life_with_compaction_is_a_life_without(seed: int) -> None:
-    life = _Life(seed)
-    for _ in range(life.chance.randint(20, 120)):
-        life.act()
-    life.check()
-    life.world.restart()
-    life.world.compact(major=True)
-    life.check()

@@ -17,7 +17,6 @@ from bookie_server.storage.maintenance.sealed.reindex import PUT_OFF_STEPS
 from tests.kit.amount import some
 from tests.kit.damaged_world import LARGE, PLAIN, RUNS, DamagedWorld
 from tests.kit.whole_files import decode_index_file
-from tests.sim.disk import SimulatedCrash
 
 
 @pytest.fixture
@@ -252,32 +251,6 @@ def test_segment_that_is_dropped_meanwhile_gets_no_index(world: DamagedWorld) ->
     assert list(work)
     assert world.disk.durable_bytes(world.idx(generation)) == before
     assert world.reindexer.stats.rebuilt == 0
-
-
-@pytest.mark.long
-@pytest.mark.rule("S6")
-def test_stop_of_the_machine_at_any_operation_leaves_the_old_index_or_the_new(world: DamagedWorld) -> None:
-    place = place_of(world, PLAIN, 45)
-    lose(world, place)
-    spoil(world, place.generation, 0)
-    snapshot, operations = world.disk.snapshot(), 0
-    while True:
-        operations += 1
-        world.disk.restore(snapshot)
-        world.open()
-        world.scrub()
-        world.disk.crash_at(operations)
-        try:
-            world.mend()
-        except SimulatedCrash:
-            world.disk.crash(random.Random(operations))
-            world.open()
-            world.check()
-            assert not world.storage.report.limbo
-        else:
-            break
-    assert operations > 4
-    world.disk.crash_at(None)
 
 
 @pytest.mark.rule("S7")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from bookie_server.storage.bytes.segment import (
     group_seed,
     segment_name,
 )
-from tests.kit.amount import some
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
     Storage,
@@ -79,23 +77,6 @@ def garble(start: int, stop: int, how: Callable[[bytes], bytes]) -> Callable[[by
     return lambda content: content[:start] + how(content[start:stop]) + content[stop:]
 
 
-def check(written: Written, content: bytes, scratch: Path, *, touched: tuple[int, int]) -> None:
-    """Open the directory with this content of its segment, which differs only at ``touched``."""
-    storage = written.reopen_with(content, scratch)
-    try:
-        in_tail = touched[0] >= written.durable
-        if in_tail:
-            assert not storage.report.damage
-        assert_honest(storage, written.must, written.may, healthy=in_tail or not storage.report.damage)
-    finally:
-        storage.close(crash=True)
-    again = Storage(scratch)  # what was found is known for good, whatever the second start looks at
-    try:
-        assert_honest(again, written.must, written.may, healthy=in_tail)
-    finally:
-        again.close()
-
-
 @pytest.mark.rule("S6")
 def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path) -> None:
     storage = written.reopen_with(written.content, tmp_path / "d")
@@ -103,49 +84,6 @@ def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path
     assert storage.report.frames_copied == len(written.may)
     assert not storage.report.damage
     storage.close()
-
-
-@pytest.mark.long
-@pytest.mark.rule("S3")
-def test_sectors_that_read_as_noise_are_damage_below_the_position_and_a_tail_above(
-    written: Written, tmp_path: Path
-) -> None:
-    noise = random.Random(7).randbytes(512)
-    for start in range(0, written.end + 4096, 512):
-        if start % 4096 > some(4096, few=512):
-            continue  # headers, and what is behind them
-        if start % 8192 and not any(0 <= start - group < 12_288 for group in (0, *written.starts)):
-            continue  # the inside of the large frame: a few places will do
-        content = garble(start, start + 512, lambda _: noise)(written.content)
-        check(written, content, tmp_path / "d", touched=(start, start + 512))
-
-
-@pytest.mark.long
-@pytest.mark.rule("S3")
-def test_a_write_cut_anywhere_is_a_tail_or_damage(written: Written, tmp_path: Path) -> None:
-    """The rest of the file is zero from some byte on, as if the machine had died there."""
-    rng = random.Random(11)
-    cuts = [*range(4096, written.end + 4096, 4096), *(rng.randrange(4096, written.end) for _ in range(20))]
-    for cut in cuts:
-        content = written.content[:cut] + bytes(len(written.content) - cut)
-        storage = written.reopen_with(content, tmp_path / "d")
-        groups = [group for group, start in zip(GROUPS, written.starts, strict=True) if start + 4096 < cut]
-        # With the last headers gone nothing below them says how far the log was durable; what is left is whole.
-        on_record = [frame for group in groups[:-1] for frame in group]
-        rest = [frame for group in GROUPS[max(0, len(groups) - 1) :] for frame in group]
-        assert_honest(storage, on_record, rest)
-        storage.close()
-
-
-@pytest.mark.long
-@pytest.mark.rule("S3")
-def test_any_flipped_bit_is_never_a_denial(written: Written, tmp_path: Path) -> None:
-    rng = random.Random(13)
-    for _ in range(some(120, few=40)):
-        at, bit = rng.randrange(written.end), 1 << rng.randrange(8)
-        content = bytearray(written.content)
-        content[at] ^= bit
-        check(written, bytes(content), tmp_path / "d", touched=(at, at + 1))
 
 
 @pytest.mark.rule("S3")

@@ -34,7 +34,6 @@ from tests.kit.checkpoint_world import (
 )
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import drop_record, entries, fence_record, lac_record, limbo_record
-from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
 
 
 @pytest.mark.rule("S4")
@@ -330,61 +329,3 @@ def test_a_start_reads_no_index_records_and_no_state_that_a_checkpoint_has(tmp_p
         assert checked >= 4
         world.checkpoint()
         world.storage.close()
-
-
-@pytest.mark.long
-@pytest.mark.rule("S4")
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("what", ["checkpoint and recycling", "a start that recycles", "a start after a loss"])
-def test_a_crash_at_any_operation_loses_no_state(keep: str, what: str) -> None:
-    """I11; and the loss of a checkpoint stays noticed if the start that noticed it does not get to its end."""
-    disk = SimDisk()
-    world = World(Path("/data"), disk)
-    world.fill()
-    before = stripped(world.picture())
-    lost = prepare(world, disk, what)
-    snapshot = disk.snapshot()
-    points = 1
-    while True:
-        disk.restore(snapshot)
-        disk.crash_at(points)
-        try:
-            world.open()
-            if what == "checkpoint and recycling":
-                world.recycle()
-            ended = True
-        except SimulatedCrash:
-            ended = False
-        for _ in range(2):
-            disk.crash(random.Random(points), keep)
-            storage = world.open()
-            found = storage.read(LIVE, 0, 300)
-            assert set(found.found) == set(range(160)), points
-            if lost:
-                assert all(state.trouble is not Reason.REASON_NONE for state in world.picture().values()), points
-                assert found.absent == set()
-            else:
-                assert storage.report.damage == [], (points, storage.report.damage)
-                assert stripped(world.picture()) == before, points
-                assert not found.unknown
-        if ended:
-            assert points > 10
-            return
-        points += 1
-
-
-def prepare(world: World, disk: SimDisk, what: str) -> bool:
-    """Whether state is lost before the crash. The disk is left as a power loss leaves it that keeps everything."""
-    world.checkpoint()
-    drained = world.drain() if what != "checkpoint and recycling" else []
-    world.checkpoint()
-    if what == "a start after a loss":
-        assert drained
-        for generation in drained:
-            world.storage.log.pool.recycle(generation)
-    disk.crash(random.Random(0), "everything")
-    if what == "a start after a loss":
-        newest = max(name for name in disk.names("/data/segments") if name.endswith(".checkpoint"))
-        disk.lose_file("/data/segments/" + newest)
-        return True
-    return False

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import random
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from bookie_server.storage.disk.files import BLOCK, Files
 from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record, key_record
-from tests.sim.disk import KEEPS, SimDisk, SimulatedCrash
+from tests.sim.disk import SimDisk
 
 MIB = 1 << 20
 SEGMENT_BYTES = 16 * MIB
@@ -94,31 +93,6 @@ def test_a_platform_without_holes_keeps_the_blocks(tmp_path: Path, monkeypatch: 
     path.write_bytes(b"x" * 2 * BLOCK)
     assert Files().deallocate(str(path), BLOCK) == 0
     assert path.read_bytes() == b"x" * 2 * BLOCK
-
-
-@pytest.mark.long
-@pytest.mark.rule("S3")
-def test_what_was_copied_from_the_tail_is_not_lost_wherever_the_start_is_cut_short() -> None:
-    for keep in KEEPS:
-        for point in range(1, 200):
-            disk = SimDisk()
-            storage = Storage(Path("/data"), files=disk, segment_bytes=64 << 10)
-            written = [key_record(1), entries(1, range(10)), entries(2, range(5))]
-            for frame in written:
-                storage.append(frame)
-            disk.kill()  # the last group's position is on no record
-            disk.crash_at(point)
-            try:
-                Storage(Path("/data"), files=disk, segment_bytes=64 << 10)
-            except SimulatedCrash:
-                disk.crash(random.Random(point), keep)
-            else:
-                disk.crash_at(None)
-                assert disk.kinds["deallocate"] > 0
-                break
-            again = Storage(Path("/data"), files=disk, segment_bytes=64 << 10)
-            assert again.report.damage == []
-            assert_honest(again, written, healthy=True)
 
 
 @pytest.mark.parametrize("idle", [False, True])
