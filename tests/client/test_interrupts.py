@@ -80,21 +80,6 @@ def test_an_interrupted_batch_queues_nothing_more(cluster: list[MemoryBookKeeper
     ledger.close()
 
 
-def test_an_interrupted_tail_ends_and_the_client_goes_on(bookkeeper: BookKeeper) -> None:
-    ledger = bookkeeper.create_ledger()
-    ledger.append(b"0")
-    reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-    seen: list[bytes] = []
-    with interrupted():
-        for batch in reader.tail(0):
-            seen += batch.to_list()
-    assert seen == [b"0"]
-    reader.close()
-    assert not [task for task in tasks(bookkeeper) if "_next" in task or "tail" in task or "wait" in task]
-    assert ledger.append(b"1") == 1
-    ledger.close()
-
-
 def test_an_interrupted_recovery_stops_where_it_is(cluster: list[MemoryBookKeeper], bookkeeper: BookKeeper) -> None:
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")

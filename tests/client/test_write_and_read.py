@@ -140,25 +140,6 @@ async def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> 
         await reader.close()
 
 
-@pytest.mark.parametrize(("e", "qw", "qa"), [(3, 3, 2), (3, 2, 2), (4, 3, 2)])
-async def test_a_killed_bookie_is_replaced_and_the_write_goes_on(e: int, qw: int, qa: int) -> None:
-    async with memory_cluster(6) as cluster:
-        bookkeeper = cluster.client()
-        writer = await bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
-        wanted = entries(200)
-        for start in range(0, 100, 10):
-            await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
-        victim = writer.metadata.last_fragment.ensemble[0]
-        cluster.kill(victim)
-        for start in range(100, 200, 10):
-            await writer.append_batch(EntryBatch.from_list(wanted[start : start + 10]))
-        await writer.wait_confirmed(199)
-        await eventually(lambda: victim not in writer.metadata.last_fragment.ensemble)
-        await writer.close()
-        reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
-        assert await read_all(reader) == wanted
-
-
 async def test_without_a_spare_bookie_the_writer_fails_with_unknown_outcome() -> None:
     async with memory_cluster(3) as cluster:
         writer = await cluster.client().create_ledger()
@@ -196,17 +177,6 @@ async def test_close_waits_for_a_third_copy_that_arrives_in_time() -> None:
         assert list(cluster.store.list_underreplicated()) == []
 
 
-async def test_recovery_finishes_with_one_bookie_down() -> None:
-    async with memory_cluster(5) as cluster:
-        writer = await cluster.client().create_ledger()
-        wanted = entries(30)
-        await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
-        cluster.kill(writer.metadata.last_fragment.ensemble[1])
-        reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-        assert await read_all(reader) == wanted
-        await writer.abandon()
-
-
 @pytest.mark.rule("P7")
 async def test_two_recoverers_agree_on_the_end() -> None:
     async with memory_cluster(4) as cluster:
@@ -217,15 +187,6 @@ async def test_two_recoverers_agree_on_the_end() -> None:
         readers = await asyncio.gather(*(c.open_ledger(writer.ledger_id, recover=True) for c in clients))
         assert {reader.last_add_confirmed for reader in readers} == {299}
         assert await read_all(readers[0]) == wanted
-        await writer.abandon()
-
-
-async def test_an_empty_ledger_recovers_to_nothing() -> None:
-    async with memory_cluster(3) as cluster:
-        writer = await cluster.client().create_ledger()
-        reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-        assert (reader.last_add_confirmed, reader.length) == (-1, 0)
-        assert await read_all(reader) == []
         await writer.abandon()
 
 
@@ -254,19 +215,6 @@ async def test_bad_input_is_refused_before_anything_is_created() -> None:
         reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False, password=b"right")
         with pytest.raises(InvalidArgumentError):
             [b async for b in reader.read(0, 0)]
-
-
-async def test_ten_writers_coalesce_single_appends_and_keep_their_order() -> None:
-    async with memory_cluster(4) as cluster:
-        bookkeeper = cluster.client()
-        writers = await asyncio.gather(*(bookkeeper.create_ledger() for _ in range(10)))
-        for writer in writers:
-            ids = [writer.append_nowait(value) for value in entries(500)]
-            assert ids == list(range(500))
-        await asyncio.gather(*(writer.close() for writer in writers))
-        for writer in writers:
-            reader = await bookkeeper.open_ledger(writer.ledger_id, recover=False)
-            assert await read_all(reader) == entries(500)
 
 
 async def test_a_writer_abandoned_inside_its_block_leaves_it_quietly_and_its_sessions_end() -> None:

@@ -62,16 +62,6 @@ async def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id
         assert {number: found[number] for number in told} == told
 
 
-async def test_the_id_of_a_batch_is_not_that_of_what_others_appended_behind_it() -> None:
-    async with memory_cluster() as cluster:
-        writer = await cluster.client().create_ledger()
-        batch = asyncio.create_task(writer.append_batch(EntryBatch.from_list([b"0", b"1"])))
-        await asyncio.sleep(0)
-        assert writer.append_nowait(b"2") == 2
-        assert await batch == 1
-        await writer.close()
-
-
 async def test_who_waits_is_served_before_who_comes_later() -> None:
     async with memory_cluster() as cluster:
         writer = await cluster.client(SMALL).create_ledger()
@@ -160,23 +150,3 @@ def test_threads_that_wait_for_room_are_told_when_the_client_closes() -> None:
         for thread in threads:
             thread.join(5)
         assert len(raised) == 8
-
-
-def test_the_blocking_client_tells_a_batch_its_own_last_id() -> None:
-    with blocking_cluster(4, SMALL) as (bookkeeper, _):
-        ledger = bookkeeper.create_ledger()
-        ends: dict[str, int] = {}
-
-        def work(mark: str) -> None:
-            ends[mark] = ledger.append_batch(batch_of(mark, 30))
-
-        threads = [threading.Thread(target=work, args=(mark,)) for mark in "abcd"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        ledger.close()
-        reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-        found = [value for batch in reader.read(0, 119) for value in batch.to_list()]
-        for mark, end in ends.items():
-            assert found[end - 29 : end + 1] == batch_of(mark, 30).to_list()
