@@ -111,12 +111,6 @@ def test_move_to_read_only_and_back_leaves_no_moment_without_a_node(
     assert False not in seen()
 
 
-def test_registering_again_publishes_the_new_endpoints(store: MetadataStore) -> None:
-    store.register_bookie(info())
-    store.register_bookie(info(port=9999))
-    assert store.writable_bookies() == {BOOKIE: info(port=9999)}
-
-
 def test_bookie_of_an_old_release_has_the_endpoint_of_its_id(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:

@@ -77,15 +77,6 @@ def test_passwords_and_custom_metadata_survive_every_step_of_a_ledger(
         assert (found.value.password, dict(found.value.custom_metadata)) == (password, custom)
 
 
-def test_ids_are_made_without_repetition_by_several_clients(
-    metadata_world: MetadataWorld, store: MetadataStore
-) -> None:
-    other = metadata_world.open()
-    made = [client.create_ledger(a_ledger())[0] for _ in range(5) for client in (store, other)]
-    assert sorted(made) == list(range(10))
-    assert tree_of(store).children(f"{metadata_world.root}/idgen") == []
-
-
 def test_ids_of_many_ledgers_at_once_differ_and_leave_no_node_behind(
     metadata_world: MetadataWorld, store: MetadataStore
 ) -> None:

@@ -4,7 +4,6 @@ acknowledged as a prefix, and every id of a range is answered as what it is."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import apache_frame, decode_frame, encode_frame, entry_ids_of, split_frames, with_session
+from bk_core.entries.frame import apache_frame, decode_frame, encode_frame, split_frames, with_session
 from bk_core.entries.packets import encode_packet
 from bk_core.errors import AuthenticationError, BookKeeperError, RemoteProtocolError, TransportError
 from bk_core.model import DigestType
@@ -231,23 +230,6 @@ def test_a_bookie_that_has_too_much_to_do_for_ever_ends_the_session() -> None:
     assert said.words[-1] == ("ended", 1, 1, Reason.OVERLOADED)
     assert world.bookie.asked["add"] <= 2 + 2 * (PAUSES_MAX + 2)
     assert world.exchange.adds.in_flight == 0
-
-
-@pytest.mark.rule("P1")
-def test_a_detached_session_hears_nothing_and_disturbs_nobody() -> None:
-    world, first, second = World(), Said(), Said()
-    world.attach(1, first)
-    for one in frames_of([3000, 3000]):
-        world.exchange.adds.send(1, one)
-    world.send()
-    world.exchange.adds.detach(1)
-    world.attach(2, second)
-    for one in frames_of([3000, 3000]):
-        world.exchange.adds.send(2, with_session(one, 2))
-    world.pump()
-    assert first.words == []
-    assert second.words[-1] == ("acked", 2, 2)
-    assert (world.exchange.adds.in_flight, world.exchange.owes) == (0, False)
 
 
 @pytest.mark.rule("P1")
@@ -590,61 +572,6 @@ def test_eua_with_a_header_alone_is_about_who_asks_and_not_about_a_password(abou
     run = asked_of(later)[0]
     later.exchange.receive(v3.add_answers(run.txns[:1], LEDGER, run.entry_ids[:1], 502))
     later.exchange.receive(v3.bare_answers(pb.ADD_ENTRY, 2, run.txns[1:], 502))  # it was let in before
-
-
-@given(st.integers(0, 2**32))
-def test_mutated_answers_never_ack_what_was_not_said(seed: int) -> None:
-    """Bytes are flipped and cut. Whatever is believed then, no frame is acked without an answer for each entry."""
-    rng = random.Random(seed)
-    world, said = World(seed), Said()
-    world.attach(1, said)
-    world.exchange.adds.send(1, frames_of([4])[0])
-    sent = b"".join(b"".join(buffers) for buffers in iter(world.exchange.next_buffers, None))
-    run = RequestReader().read(sent).items[0]
-    answers = bytearray(b"".join(acked(run, k) for k in range(3)))  # one is missing
-    for _ in range(rng.randint(1, 4)):
-        answers[rng.randrange(len(answers))] ^= 1 << rng.randrange(8)
-    with contextlib.suppress(RemoteProtocolError, AuthenticationError):
-        world.exchange.receive(bytes(answers[: rng.randint(1, len(answers))]))
-    world.exchange.tell()
-    assert not any(words[0] == "acked" and words[2] for words in said.words)
-
-
-def test_mutated_answers_to_reads_are_answers_or_lose_the_connection() -> None:
-    """Nothing but errors of the other side comes out, and every entry that is passed on was asked for."""
-    entries = [entry(k, size=40) for k in range(20)]
-    for seed in range(some(400, few=60)):
-        rng = random.Random(seed)
-        world, said = World(seed), _Ids()
-        world.exchange.read(WireRangeRead(LEDGER, 0, 15, 1 << 20, None, said))
-        world.exchange.force(LEDGER, lambda status: None)
-        sent = b"".join(b"".join(buffers) for buffers in iter(world.exchange.next_buffers, None))
-        (run,) = [item for item in RequestReader().read(sent).items if isinstance(item, ReadRun)]
-        bodies = Bodies.of_entries(b"".join(entries[:16]), np.array([len(one) for one in entries[:16]]))
-        answers = bytearray(b"".join(v3.read_answers(run.txns, LEDGER, run.entry_ids, bodies, max_lacs=3)))
-        for _ in range(rng.randint(1, 6)):
-            at = rng.randrange(len(answers))
-            if rng.random() < 0.7:
-                answers[at] ^= 1 << rng.randrange(8)
-            else:
-                del answers[at : at + rng.randint(1, 30)]
-        with contextlib.suppress(RemoteProtocolError, AuthenticationError):
-            world.exchange.receive(bytes(answers))
-        assert set(said.found) <= set(range(16))
-        world.exchange.lost(TransportError("over"))
-        assert said.end is not None
-
-
-class _Ids(Said):
-    """Notes which entries a frame is said to hold, without looking at their digests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[int] = []
-
-    def part(self, made: memoryview) -> None:
-        for header, one in split_frames(made):
-            self.found += entry_ids_of(header, one).tolist()
 
 
 @pytest.mark.long
