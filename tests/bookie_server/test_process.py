@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -154,33 +153,6 @@ def reached(least: int, said: list[tuple[Any, ...]]) -> bool:
 
 def payload(seed: int, entry: int) -> bytes:
     return b"%d/%d " % (seed, entry) * (1 + entry % 30)
-
-
-@pytest.mark.rule("MUST2", "MUST3", "M3")
-def test_acked_entries_and_fences_survive_kill_9(store: MetadataStore, process: Process) -> None:
-    chance = random.Random(3)
-
-    async def round_of(ledger: int) -> None:
-        lane = connected(store)
-        writing = asyncio.create_task(append_until_broken(lane, ledger, ledger))
-        await lane.fence(1000 + ledger)
-        await asyncio.sleep(chance.uniform(0.02, 0.3))
-        await asyncio.to_thread(process.signal, signal.SIGKILL)
-        acked = await writing
-        await lane.transport.close()
-        await asyncio.to_thread(process.start)
-        lane = connected(store)
-        entries, _ = await lane.read(ledger, 0, max(acked - 1, 0), bytes_max=1 << 30)
-        assert acked
-        assert entries == {entry: payload(ledger, entry) for entry in range(acked)}
-        listener = Listener()
-        late = lane.attach(1000 + ledger, listener)
-        assert await listener.ended(late) == (0, Reason.FENCED)
-        await lane.transport.close()
-
-    process.start()
-    for ledger in range(6):
-        asyncio.run(round_of(ledger))
 
 
 async def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, process: Process) -> None:

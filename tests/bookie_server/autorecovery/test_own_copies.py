@@ -11,7 +11,6 @@ import urllib.request
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -467,26 +466,3 @@ async def test_entry_that_is_damaged_on_every_copy_blocks_the_repair_which_says_
         for name in members:
             assert (await bookies.told_by(name, ledger_id))[1] == {Reason.DAMAGED}
         assert {k: set(v) for k, v in bookies.store.list_underreplicated()} == named, "the marks stay"
-
-
-@pytest.mark.long
-@pytest.mark.rule("S8")
-@pytest.mark.usefixtures("quick")
-async def test_bookie_that_ends_while_it_is_repaired_is_whole_after_its_next_start(tmp_path: Path) -> None:
-    async with three_bookies(tmp_path) as bookies:
-        ledger_id = await bookies.write([entry + b"y" * 100_000 for entry in ENTRIES])
-        await bookies.stop("b0")
-        shutil.rmtree(tmp_path / "b0")
-        await bookies.start("b0", accept_loss=True)
-        client = await connect(bookies.uri, config=FAST)
-        slow = replace(QUICK, replication_bytes_per_s=2e6)  # a mebibyte is read at a time, of four
-        async with AutoRecovery(client, "worker", slow) as running:
-            await eventually(lambda: running.workers.budget.spent > 1_500_000, 20)
-            await bookies.stop("b0")
-            await eventually(lambda: ledger_id in running.workers.put_off, 20)
-            assert bookies.store.read_underreplicated(ledger_id) is not None
-            await bookies.start("b0")
-            await eventually(lambda: bookies.store.read_underreplicated(ledger_id) is None, 30)
-        await client.close()
-        assert await bookies.told_by("b0", ledger_id) == (len(ENTRIES), set())
-        await eventually(lambda: not bookies.own().lacking, 10)
