@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _ENGINE = "tests/bookie_server/engine/test_engine.py"
-_COMMITTER = "tests/bookie_server/engine/test_committer.py"
+_ORDERS = "tests/sim/threads/test_committer_orders.py"
 _STORAGE = "tests/bookie_server/storage"
 
 _MACHINE = "tests/bookie_server/machine/test_machine_reads.py"
@@ -89,7 +89,7 @@ MUTANTS: tuple[Mutant, ...] = (
         """        except BookKeeperError as error:
             self._post(self._failed, error)
 """,
-        (f"{_COMMITTER}::test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it",),
+        (f"{_ORDERS}::test_what_stands_behind_a_refused_group_is_not_written",),
         "frames that the machine gave up are written, and acks count them for others",
         "P1",
     ),
@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bookie_server/engine/commits/queue.py",
         "            self._copies_turn = True\n",
         "",
-        (f"{_COMMITTER}::test_copies_come_through_although_frames_never_stop_coming",),
+        (f"{_ORDERS}::test_copies_take_turns_with_groups_of_which_there_is_always_one",),
         "compaction starves under load, and the disk fills up",
         "S4",
     ),

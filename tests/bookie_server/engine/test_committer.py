@@ -208,43 +208,6 @@ async def test_an_index_that_cannot_be_made_durable_ends_all_acks(tmp_path: Path
             rig.storage.log.append_group([part(0)])
 
 
-@pytest.mark.rule("S4")
-async def test_copies_take_turns_with_groups(tmp_path: Path) -> None:
-    async with a_rig(tmp_path / "d") as rig:
-        one, other = entries(1, range(4)), entries(1, range(4, 8))
-        copied = rig.committer.copy([one, other])
-        groups = [rig.commit(entries(2, [k])) for k in range(3)]
-        for group in groups:
-            await group
-        places = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
-        assert len(places) == 2
-        await rig.stop()
-        rig.committer.stop()
-        assert rig.committer.copy([one]).cancelled()
-    again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
-    assert set(again.read(1, 0, 7).found) == set(range(8)), "the copies are in the log"
-    again.close()
-
-
-@pytest.mark.rule("S4")
-async def test_copies_come_through_although_frames_never_stop_coming(tmp_path: Path) -> None:
-    """Else a bookie under load never gets back the space of what was deleted."""
-
-    async with a_rig(tmp_path / "d", frames_max=1) as rig:
-        rig.files.sync.clear()
-        rig.files.syncing.clear()
-        frames = [entries(2, [k]) for k in range(20)]
-        rig.committer.put(frames[:1])
-        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
-        rig.committer.put(frames[1:])
-        copied = rig.committer.copy([entries(1, range(4))])
-        rig.files.sync.set()
-        answers = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in frames]
-        [place] = await asyncio.wait_for(asyncio.wrap_future(copied), PART_S)
-        groups = [answer[0] for answer in answers if not isinstance(answer, BookKeeperError)]
-        assert [group < place for group in groups].count(True) == 1, "they are next, and then groups are"
-
-
 async def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_more(tmp_path: Path) -> None:
     """Else the maintenance thread looks up only every half second, and a bookie that failed takes so long to end."""
 
@@ -260,49 +223,6 @@ async def test_who_waits_for_copies_hears_at_once_that_nobody_writes_them_any_mo
         done, _ = await asyncio.wait_for(waiting, PART_S)
         assert done == {copied}
         assert copied.cancelled()
-
-
-@pytest.mark.rule("P1")
-async def test_no_group_behind_a_failed_one_is_written_until_the_loop_has_heard_of_it(tmp_path: Path) -> None:
-    """The machine gives up all that it had queued: what is written then is taken for what it queues next."""
-
-    async with a_rig(tmp_path / "d", frames_max=1) as rig:
-        await rig.commit(part(0))
-        await rig.until(lambda: rig.storage.log.pool.spares == 1)
-        rig.files.full = True
-        rig.files.sync.clear()
-        rig.files.syncing.clear()
-        rig.committer.put([part(1)])
-        assert await asyncio.to_thread(rig.files.syncing.wait, PART_S)
-        large, small = entries(3, range(30), size=1700), entries(3, [99])
-        rig.committer.put([large])  # needs a segment
-        rig.committer.put([small])  # would find room
-        rig.files.sync.set()
-        assert not isinstance(await rig.answers.get(), BookKeeperError)
-        assert isinstance(await rig.answers.get(), DataDirectoryError)
-        written = rig.storage.log.stats.frames
-        await asyncio.to_thread(rig.committer.stop)  # which writes what is still to be written
-        assert rig.storage.log.stats.frames == written
-        assert rig.answers.empty()
-
-
-class OfTheLoop(bytes):
-    """Bytes that another thread cannot take."""
-
-    def __len__(self) -> int:
-        assert threading.current_thread() is threading.main_thread()
-        return super().__len__()
-
-
-async def test_a_bug_of_the_commit_thread_itself_is_told_and_nobody_waits_for_its_copies(tmp_path: Path) -> None:
-    async with a_rig(tmp_path / "d") as rig:
-        await rig.commit(part(0))
-        rig.committer.put([OfTheLoop(part(1)), part(2)])  # a bug of whoever gave it is what is tested
-        failure = await asyncio.wait_for(rig.answers.get(), PART_S)
-        assert isinstance(failure, StorageFailedError)
-        assert "the commit thread failed" in str(failure)
-        await rig.until(lambda: not rig.committer._thread.is_alive())
-        assert rig.committer.copy([part(1)]).cancelled()
 
 
 # --- commits on the loop ---

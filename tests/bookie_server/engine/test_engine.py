@@ -264,18 +264,6 @@ async def test_failed_sync_is_final_although_the_disk_recovers(tmp_path: Path) -
         assert [type(error) for error in bookie.failures] == [StorageFailedError]
 
 
-@pytest.mark.rule("S3")
-async def test_idle_log_records_its_position(tmp_path: Path) -> None:
-    async with rig(tmp_path) as bookie:
-        bookie.write(0, b"last before it goes idle")
-        await bookie.sink.next()
-        log = bookie.engine._logs[0]._log
-        assert log.position_unrecorded
-        async with asyncio.timeout(2):
-            while log.position_unrecorded:
-                await asyncio.sleep(0.01)
-
-
 async def test_a_full_disk_leaves_the_other_directory_alone(tmp_path: Path) -> None:
     async with rig(tmp_path, 2) as bookie:
         bookie.disk.full = True
