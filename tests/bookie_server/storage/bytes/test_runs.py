@@ -191,18 +191,6 @@ def test_the_end_of_a_sealed_ledger_needs_no_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("S7")
-def test_an_index_that_is_gone_is_made_anew_to_the_same_bytes(tmp_path: Path) -> None:
-    """Runs and striped frames are in it."""
-    storage = sealed(tmp_path / "d")
-    path = Path(storage.directory.segments_path) / index_name(1)
-    storage.close()
-    before = path.read_bytes()
-    path.unlink()
-    Storage(tmp_path / "d", segment_bytes=SEGMENT).close()
-    assert path.read_bytes() == before
-
-
-@pytest.mark.rule("S7")
 @pytest.mark.parametrize("number", [SPARSE_SECTION, 0])
 def test_an_unreadable_block_of_an_index_makes_unknown_and_asks_for_a_new_one(tmp_path: Path, number: int) -> None:
     storage = sealed(tmp_path / "d")

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, InvalidArgumentError, LocalProtocolError, StorageFailedError
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, segment_name
@@ -23,7 +22,6 @@ from tests.kit.index_state import state_of
 from tests.kit.segment_world import (
     Storage,
     assert_honest,
-    drop_record,
     entries,
     fence_record,
     key_record,
@@ -396,52 +394,6 @@ def test_a_full_disk_at_start_does_not_make_the_directory_look_emptied(tmp_path:
     storage.append(entries(1, [0]))
     assert storage.read(1, 0, 1).absent == {1}
     storage.close()
-
-
-@pytest.mark.rule("S4")
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_dropped_copy_is_gone_and_what_was_added_after_the_drop_stays(tmp_path: Path, crash: bool) -> None:
-    storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
-
-    def fill(first: int) -> None:
-        for k in range(first, first + 10):
-            storage.append(entries(2, range(20 * k, 20 * k + 20), size=400))
-
-    storage.append(entries(1, range(10)), fence_record(1))
-    fill(0)
-    storage.append(drop_record(1, storage.index.newest_sealed), entries(1, range(5, 8)))
-    for life in range(4):
-        answer = storage.read(1, 0, 10)
-        assert (set(answer.found), answer.absent) == ({5, 6, 7}, set()), life
-        assert set(answer.unknown.values()) == {Reason.COPY_DROPPED}
-        assert state_of(storage.index, 1).fenced
-        storage.close(crash=crash)
-        storage = Storage(tmp_path / "d", segment_bytes=64 << 10)
-        fill(10 * life + 10)
-    storage.close()
-
-
-@pytest.mark.rule("S4")
-def test_deleted_stays_deleted_after_the_segments_are_sealed(tmp_path: Path) -> None:
-    storage = Storage(tmp_path / "d")
-    storage.append(key_record(1), entries(1, range(5)), encode_record(FrameKind.DELETED, 1))
-    for crash in (True, False, False):
-        assert state_of(storage.index, 1).deleted
-        assert storage.index.lookup(1, 0, 4).unknown[0].reason is Reason.DELETED
-        storage.close(crash=crash)
-        storage = Storage(tmp_path / "d")
-    storage.close()
-
-
-def test_idle_restarts_do_not_pile_up_segments(tmp_path: Path) -> None:
-    for _ in range(5):
-        storage = Storage(tmp_path / "d")
-        storage.log_maintenance.run()
-        names = storage.files.names(storage.directory.segments_path)
-        assert [name[16:] for name in names].count(".segment") == 1
-        assert len(names) <= 4
-        storage.close()
-    assert storage.directory.identity.boot_count == 5
 
 
 def test_a_prepared_segment_is_used_or_kept_for_later(tmp_path: Path) -> None:
