@@ -25,7 +25,6 @@ from bk_core.model import Fragment, LedgerMetadata
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.lane.reasons import AttachMode, Reason
-from bookie_server.machine.events import LedgersDeleted
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
@@ -148,21 +147,6 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     asyncio.run(story())
-
-
-async def test_deleted_ledgers_are_forgotten_in_every_directory(store: MemoryStore, tmp_path: Path) -> None:
-    async with running(store, tmp_path) as (bookie, lane):
-        await fill(lane)
-        assert bookie._engine is not None
-        bookie._engine.feed(LedgersDeleted(list(OLD)))
-        await lane.write(LEDGERS[-1], 1, [b"behind them"])
-        await lane.write(LEDGERS[-2], 1, [b"behind them"])
-        async with asyncio.timeout(5):
-            while set().union(*homes(bookie).values()) & set(OLD):
-                await asyncio.sleep(0.01)
-    async with running(store, tmp_path) as (bookie, lane):
-        assert set().union(*homes(bookie).values()) == set(LEDGERS) - set(OLD)
-        assert {await ended(lane, ledger, 1) for ledger in OLD} == {Reason.DELETED}
 
 
 @pytest.mark.rule("S8")

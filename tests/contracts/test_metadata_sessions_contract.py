@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bk_core.errors import ClientClosedError, InvalidArgumentError, MetadataUnavailableError, Outcome
+from bk_core.errors import ClientClosedError, MetadataUnavailableError, Outcome
 from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.model import LedgerMetadata, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, a_ledger
@@ -165,12 +165,6 @@ def test_closed_store_refuses_and_closing_twice_is_fine(metadata_world: Metadata
         store.read_ledger(1)
     with pytest.raises(ClientClosedError):
         store.create_ledger(a_ledger(), 1)
-
-
-def test_record_that_the_store_would_drop_is_refused(store: MetadataStore) -> None:
-    with pytest.raises(InvalidArgumentError, match="at most"):
-        store.create_ledger(a_ledger(custom_metadata={"big": bytes(1_100_000)}), 3)
-    assert list(store.list_ledgers()) == []
 
 
 def _can_read(store: MetadataStore, ledger_id: int) -> bool:

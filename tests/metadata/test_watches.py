@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,27 +102,6 @@ def test_listener_that_comes_later_hears_only_of_what_is_new_to_it(tree: MemoryT
     tree.set("/a", b"2", 1)
     assert news.get(timeout=5)[0] == b"2"
     assert news.empty()
-
-
-def test_many_writers_and_late_listeners_all_end_at_the_last_state(tree: MemoryTree, worker: Worker) -> None:
-    watches = Watches(tree, worker)
-    tree.create("/a", b"0")
-    last: dict[int, bytes] = {}
-
-    def listen(number: int) -> None:
-        present, _ = watches.add("/a", read_data, lambda found: last.__setitem__(number, found[0]))
-        last.setdefault(number, present[0])
-
-    threads = [threading.Thread(target=listen, args=(n,)) for n in range(20)]
-    for version, thread in enumerate(threads):
-        thread.start()
-        tree.set("/a", b"%d" % (version + 1), version)
-    for thread in threads:
-        thread.join(5)
-    deadline = time.monotonic() + 5
-    while set(last.values()) != {b"20"} and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert last == dict.fromkeys(range(20), b"20")
 
 
 @pytest.mark.parametrize("why", [RuntimeError("made to fail"), MetadataUnavailableError("made to fail")])

@@ -14,7 +14,7 @@ import pytest
 
 from bk_core.client import BookKeeper
 from bk_core.client.bookkeeper import connect
-from bk_core.errors import BookieIdentityError, EntryUnreadableError, QuorumError
+from bk_core.errors import BookieIdentityError, QuorumError
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
 from bk_core.transport.caller import Caller
@@ -97,28 +97,6 @@ def test_recovery_is_inconclusive_rather_than_short_and_whole_once_a_copy_is_bac
         assert await recovered(cluster, ledger_id) == entries
         assert (await state_of(cluster, ledger_id)) is LedgerState.CLOSED
         await assert_takes_new_ledgers(cluster)
-
-    run(story, zookeeper_uri, tmp_path)
-
-
-def test_reader_of_a_closed_ledger_is_never_told_that_the_lost_copies_do_not_exist(
-    zookeeper_uri: str, tmp_path: Path
-) -> None:
-    async def story(cluster: Cluster) -> None:
-        bookkeeper = await cluster.client()
-        async with await bookkeeper.create_ledger(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2) as ledger:
-            for number in range(12):
-                await ledger.append(b"entry %d" % number)
-        await cluster.stop("b1", "b2")
-        cluster.wipe("b1")
-        await cluster.start("b1", accept_loss=True)
-        reader = await bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-        with pytest.raises(EntryUnreadableError):
-            [value async for batch in reader.read(0, 11) for value in batch.to_list()]
-        await cluster.start("b2")
-        found = [value async for batch in reader.read(0, 11) for value in batch.to_list()]
-        assert found == [b"entry %d" % number for number in range(12)]
-        await bookkeeper.close()
 
     run(story, zookeeper_uri, tmp_path)
 

@@ -11,8 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from bk_core.errors import BookieUnreachableError, TransportError
-from bk_core.metadata import open_store
+from bk_core.errors import BookieUnreachableError
 from bk_core.model import DIRECT, GRPC, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
@@ -22,7 +21,7 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from tests.kit.direct_client import direct
 from tests.kit.lane_table import OURS
-from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config, frame, lane_port, running_bookie
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, frame, lane_port, running_bookie
 
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
@@ -182,33 +181,3 @@ async def test_unreachable_bookie_is_named_with_the_host_it_was_tried_from(tmp_p
     with pytest.raises(BookieUnreachableError, match="from host"):
         await transport.link("b9:1").fence(7, KEY, deadline_s=DEADLINE_S)
     await transport.close()
-
-
-@pytest.mark.parametrize("lane", OURS)
-async def test_stopped_bookie_breaks_sessions_and_a_new_one_serves(tmp_path: Path, lane: str) -> None:
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    bookie = await Bookie.start(bookie_config(tmp_path, uri))
-    transport = LaneTransport(Caller(store.instance_id(), lanes=(lane,)))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    name, listener = bookie.bookie_id, Listener()
-    transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
-    transport.link(name).send(1, frame(7, 0, [b"a"], session=1))
-    await listener.acked(1, 1)
-    await bookie.stop()
-    await listener.broken(1)
-    assert store.writable_bookies() == {}
-    bookie = await Bookie.start(bookie_config(tmp_path, uri))
-    assert bookie.bookie_id == name, "the id was fixed at the first start"
-    transport.update_bookies(list(store.writable_bookies().values()))
-    transport.link(name).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
-    transport.link(name).send(2, frame(7, 1, [b"b"], session=2))
-    await listener.acked(2, 1)
-    said = await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
-    assert said.last_entry_id == 1
-    await transport.close()
-    with pytest.raises(TransportError):
-        await transport.link(name).fence(7, KEY, deadline_s=DEADLINE_S)
-    await bookie.stop()
-    store.close()

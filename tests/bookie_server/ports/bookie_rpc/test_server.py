@@ -16,16 +16,15 @@ import pytest
 from bk_core.entries.apache import entry_headers_of
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import BOOKIE_RPC
-from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.connection import AnswerReader
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bk_core.wire.bookie_rpc.runs import AddAnswers, ReadAnswers
-from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bookie_server.main import Bookie
 from bookie_server.ports.bookie_rpc import server
 from tests.kit.apache_frames import entry_bytes
-from tests.kit.bookie_requests import add_requests, read_requests
+from tests.kit.bookie_requests import add_requests
 from tests.kit.lanes import KEY, digester, running_bookie
 
 DEADLINE_S = 20.0
@@ -92,25 +91,6 @@ async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Bookie
             return peer
 
         yield bookie, connect
-
-
-@pytest.mark.parametrize("version", [3, 2])
-async def test_adds_are_acked_and_read_back_byte_for_byte(version: int, tmp_path: Path) -> None:
-    wire = v3 if version == 3 else v2
-    payloads = [bytes([k % 251]) * (k % 700) for k in range(3000)] + [b"x" * ENTRY_BYTES_MAX]
-
-    async with running(tmp_path) as (_bookie, connect):
-        peer = await connect(version)
-        peer.writer.write(adds(7, payloads, wire=wire))
-        acked = [each for run in await peer.items(len(payloads)) for each in run.entry_ids.tolist()]
-        assert sorted(acked) == list(range(len(payloads)))
-        ids = np.arange(len(payloads), dtype=np.int64)
-        peer.writer.write(read_requests(wire, ids, 7, ids))
-        found: dict[int, bytes] = {}
-        for run in await peer.items(len(payloads)):
-            assert not run.statuses.any()
-            found.update(zip(run.entry_ids.tolist(), map(bytes, run.bodies().pieces()), strict=True))
-        assert found == dict(enumerate(map(bytes, bodies(7, payloads).pieces())))
 
 
 async def test_the_bookie_publishes_its_ports_and_its_id_has_that_of_apaches_wire(tmp_path: Path) -> None:
