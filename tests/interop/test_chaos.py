@@ -129,18 +129,3 @@ def test_what_apaches_client_does_everywhere_is_no_problem_of_a_round() -> None:
     assert broken(hanging) == set()
     hanging.hangs_at = 10
     assert broken(hanging) == {"LOST"}
-
-
-def test_the_plan_of_a_round_comes_from_its_seed() -> None:
-    assert plan_of(1, 2) == plan_of(1, 2) != plan_of(1, 3)
-    plans = [plan_of(SEED, number) for number in range(200)]
-    assert {(fault.bookie, fault.kind) for plan in plans for fault in plan.faults} == {
-        (bookie, kind) for bookie in range(4) for kind in ("kill", "stop")
-    }
-    kinds = {
-        (each.writer.kind == "ours", client.kind == "ours")
-        for plan in plans
-        for each in plan.ledgers
-        for _, client in each.recoverers
-    }
-    assert len(kinds) == 4, "writers and recoverers of both kinds"

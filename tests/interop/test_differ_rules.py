@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bk_core.wire.bookie_rpc.availability import encode_availability
-from bk_core.wire.bookie_rpc.connection import RequestReader
 from bk_core.wire.bookie_rpc.status import Status
-from tests.interop.differ_operations import WIRES, Burst, Epoch, Operation
+from tests.interop.differ_operations import Operation
 from tests.interop.differ_rules import ELSEWHERE, RULES, Said
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -23,10 +21,6 @@ def listed() -> list[str]:
     table = PAGE.read_text(encoding="utf-8").partition("## What differs, and why")[2].partition("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
     return rows[2:]
-
-
-def operations_of(burst: Burst) -> list[Operation]:
-    return [*(one for step in burst.steps for asked in step.values() for one in asked), *burst.loose]
 
 
 def test_each_listed_difference_has_a_rule_or_is_seen_elsewhere() -> None:
@@ -78,31 +72,3 @@ def test_the_tenth_byte_of_a_number_is_1_to_java(tenth: int, listed: bool) -> No
     message = b"\x10" + b"\xff" * 9 + bytes((tenth,))
     asked = Operation(1, "malformed", 3, bytes(4) + message, None, 7, "")
     assert rule.fits(asked, Said("v3", Status.EOK), Said("v3", Status.EBADREQ)) is listed
-
-
-def test_an_epoch_is_the_same_each_time_whatever_its_ledgers_are_called() -> None:
-    first, again, other = (
-        [one for burst in Epoch(3, 5, base).bursts(3_000) for one in operations_of(burst)]
-        for base in (4_000_000, 4_000_000, 6_000_000)
-    )
-    assert [one.frame for one in first] == [one.frame for one in again]
-    assert [(one.number, one.kind, one.notes) for one in first] == [(one.number, one.kind, one.notes) for one in other]
-    assert [one.ledger + 2_000_000 for one in first] == [one.ledger for one in other]
-    assert sorted(one.number for one in first) == list(range(len(first)))
-
-
-def test_every_kind_of_operation_is_made_and_is_what_it_is_called() -> None:
-    kinds: Counter[str] = Counter()
-    for number in range(4):
-        for burst in Epoch(11, number, 4_000_000).bursts(5_000):
-            kinds.update(one.kind for one in operations_of(burst))
-            for step in burst.steps:
-                for connection, asked in step.items():
-                    reader = RequestReader()
-                    reader.version = WIRES[connection]
-                    found = reader.read(b"".join(one.frame for one in asked))
-                    assert (found.fault, reader.version) == (None, WIRES[connection])
-    wanted = {"add", "recovery add", "add, wrong key", "add, another payload", "add, short entry", "add, odd key"}
-    wanted |= {"add, other ids inside", "recovery add, another LAC", "force", "read", "read of the last", "read LAC"}
-    wanted |= {"list", "info, TLS", "poll", "poll that waits", "batch read", "fencing read", "LAC"}
-    assert wanted | {"LAC, wrong digest", "malformed", "odd"} <= set(kinds)

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 import threading
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from bk_cli.local import apache_jars
 from bk_cli.local.apache_jars import CACHE_VARIABLE, HOME
 from bk_core.errors import PackageMismatchError
-from tests.interop.pattern import Pattern, checksum
 
 WITHIN_S = 10.0
 
@@ -93,19 +90,3 @@ def test_a_distribution_has_the_jars_or_is_refused(cache: Path, tmp_path: Path) 
     server = tmp_path / "lib" / "org.apache.bookkeeper-bookkeeper-server-4.17.3.jar"
     server.touch()
     assert apache_jars.find_jars({HOME: str(tmp_path)}) == (server, tmp_path / "lib" / "other.jar")
-
-
-def test_patterns_follow_their_rule() -> None:
-    """That Java computes the same, the other tests show."""
-    pattern = Pattern(seed=7, size_min=0, size_max=3000)
-    assert [len(payload) for payload in pattern.payloads(0, 3)] == [
-        0,
-        2654435761 % 3001,
-        1013904226 % 3001,
-        3668339987 % 3001,
-    ]
-    assert Pattern(size_min=5, size_max=5).payload(0) == hashlib.sha256(struct.pack(">qq", 1, 0)).digest()[:5]
-    long = Pattern(size_min=200_000, size_max=200_000).payload(9)
-    assert (len(long), long[:8]) == (200_000, struct.pack(">q", 9))
-    assert long[8:65536] == long[65544:131072]
-    assert pattern.checksum(0, 2) == checksum([*pattern.payloads(0, 2)]) != pattern.checksum(0, 3)

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 from typing import Any
 
 import pytest
 
-from bk_core.client import BookKeeper
 from bk_core.errors import (
     InvalidArgumentError,
     LeadershipLostError,
     NotEnoughBookiesError,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
 from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, one_log, read_all
 
@@ -90,31 +88,6 @@ async def test_what_cannot_lead_does_not_fence_who_does() -> None:
                 await other.lead(**options)
         assert await leader.append(b"0") == 0
         await leader.close()
-
-
-def lose_every_second_head(bookkeeper: BookKeeper, applied: bool) -> None:
-    store: Any = bookkeeper.store
-    real, count = store.write_logs, itertools.count()
-
-    def write_logs(writes: Any) -> Any:
-        if next(count) % 2 == 0:
-            store.tree.lose_next_answer(applied=applied)
-        return real(writes)
-
-    store.write_logs = write_logs
-
-
-def rival_of(bookkeeper: BookKeeper, cluster: MemoryBookKeeper) -> None:
-    """Somebody else changes the head just before each compare-and-set of this client."""
-    store: Any = bookkeeper.store
-    real = store.write_logs
-
-    def write_logs(writes: Any) -> Any:
-        found = cluster.store.read_log("events")
-        type(store).write_logs(cluster.store, [type(writes[0])("events", found.value, found.version)])
-        return real(writes)
-
-    store.write_logs = write_logs
 
 
 @pytest.mark.rule("N6")

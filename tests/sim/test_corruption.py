@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 import pytest
 
 from tests.sim.corruption import Judge, judge
 from tests.sim.corruption_image import BLOCK, make_image
-from tests.sim.corruption_matrix import DONE, KINDS, run
-from tests.sim.corruption_proof import CHUNK, CorruptProof
-from tests.trials.harness import Figures
+from tests.sim.corruption_matrix import KINDS, run
 
 pytestmark = pytest.mark.long
 
@@ -50,14 +46,3 @@ def test_what_a_scan_finds_decides_what_a_start_says() -> None:
         data[number >> 3] ^= 1 << (number & 7)
         assert judging.verdict(data) == judging.verdict(data, full=True)
         data[number >> 3] ^= 1 << (number & 7)
-
-
-def test_the_proof_goes_on_with_the_chunk_after_the_last_one_that_was_tried() -> None:
-    proof, figures = CorruptProof(Namespace(jobs=2)), Figures()
-    first, second, *_ = KINDS
-    assert str(proof.next(figures)) == f"{first} from 0"
-    figures.add(run(first, 0, 4))
-    assert str(proof.next(figures)) == f"{first} from 4"
-    figures.table(DONE)[first] = KINDS[first].total()
-    assert str(proof.next(figures)) == f"{second} from 0"
-    assert [chunk.first for chunk in proof.only([first])][:2] == [0, 2 * CHUNK]

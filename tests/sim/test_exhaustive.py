@@ -77,22 +77,3 @@ def test_a_known_defect_put_back_is_found_by_what_it_loses(name: str) -> None:
     assert found.violation is not None, f"{name} survived {found.states} states"
     assert found.violation.problem.partition(":")[0] in LOSS
     assert found.violation.steps
-
-
-def test_a_violation_comes_as_a_shortest_story() -> None:
-    with mutant("D13").planted():
-        found = explore(scope("change"), seconds=SECONDS)
-
-    assert found.violation is not None
-    assert str(found.violation).splitlines()[-3:] == [
-        "  7 writer: MetadataWritten  [writer open acked -1]",
-        "  8 writer: ack of 1 frames from index 1  [writer open acked 0]",
-        "  → I2: entry 0 is acked and on no ack quorum that the metadata names",
-    ]
-
-
-def test_mutants_are_gone_when_their_context_ends() -> None:
-    with mutant("D12").planted():
-        assert explore(scope("change")).violation is not None
-
-    assert explore(scope("change")).violation is None

@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.amount import some
 from tests.sim import corpus
-from tests.sim.campaign import campaign, load, run_chunk, runner_of
+from tests.sim.campaign import run_chunk, runner_of
 from tests.sim.mutants import heal, protocol, quorum_end, table
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
@@ -137,19 +137,6 @@ def test_a_failing_seed_is_shrunk_to_the_disturbances_it_needs() -> None:
         assert outcome.violation is not None
         assert 0 < len(omitted) < outcome.planned
         assert corpus.run("protocol", ENGINES[0], seed, omitted).violation == outcome.violation
-
-
-@pytest.mark.long
-def test_a_campaign_goes_on_where_it_was_ended_and_counts_no_seed_twice(tmp_path: Path) -> None:
-    state = tmp_path / "state.json"
-    campaign("protocol", jobs=1, schedules=15, state=state)
-    whole = campaign("protocol", jobs=1, schedules=40, state=state)
-
-    assert whole.schedules == whole.next_seed == 40
-    again = load(state, "protocol")
-    assert again is not None
-    assert (again.schedules, again.steps) == (whole.schedules, whole.steps)
-    assert whole.steps == run_chunk("protocol", 0, 40).steps
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:

@@ -104,13 +104,6 @@ def test_a_round_that_raises_is_a_problem_and_is_not_run_again(tmp_path: Path) -
     assert problem.startswith("round 1: ENDED EARLY: RuntimeError: nothing came")
 
 
-def test_worlds_that_do_not_start_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Script.broken = {"world": ""}  # type: ignore[dict-item]  # read by the world alone
-    assert run(tmp_path) == 1
-    assert len(list((tmp_path / "work").iterdir())) == harness.WORLDS_KEPT
-    assert "the world: ENDED EARLY: RuntimeError: no world" in capsys.readouterr().out
-
-
 def test_a_run_goes_on_from_its_file_and_from_no_other(tmp_path: Path) -> None:
     state = ("--resume", str(tmp_path / "state"))
     assert run(tmp_path, "--rounds", "2", *state) == 0
@@ -122,31 +115,6 @@ def test_a_run_goes_on_from_its_file_and_from_no_other(tmp_path: Path) -> None:
     assert run(tmp_path, "--only", "3", *state) == 2
     assert run(tmp_path, "--rounds", "4", *state) == 0, "nothing is left to do"
     assert len(Script.worlds) == 2
-
-
-def test_only_repeats_rounds(tmp_path: Path) -> None:
-    assert run(tmp_path, "--only", "7", "5") == 0
-    assert Script.worlds == [[7, 5, -1]]
-
-
-def test_a_signal_ends_a_run_after_its_round_and_the_last_checks_and_a_second_one_at_once(tmp_path: Path) -> None:
-    Script.broken = {0: signal.SIGTERM}
-    assert run(tmp_path) == 1, "fewer than asked for"
-    assert Script.worlds == [[0, -1]]
-    Script.broken = {0: signal.SIGTERM, -1: 0}
-    Script.worlds = []
-    interrupt = harness.Interrupt()
-    os.kill(os.getpid(), signal.SIGINT)
-    assert interrupt.came
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def test_minutes_are_those_of_all_runs(tmp_path: Path) -> None:
-    state = ("--minutes", "1", "--resume", str(tmp_path / "state"))
-    Figures(rounds=5, seconds=61.0, counts=Counter(done=5)).save(tmp_path / "state", "scripts/trial script --seed 1")
-    assert run(tmp_path, *state) == 0
-    assert Script.worlds == []
 
 
 def test_what_never_happened_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +130,3 @@ def test_every_name_of_the_commands_has_options(name: str, capsys: pytest.Captur
     with pytest.raises(SystemExit, match="0"):
         main([kind, *name.split(), "--help"])
     assert f"usage: scripts/{kind} {name} " in capsys.readouterr().out
-
-
-def test_a_command_without_a_name_is_the_trial_of_bookies_and_an_unknown_name_lists_all(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["trial", "--rounds", "many"])
-    assert "usage: scripts/trial bookie" in capsys.readouterr().err
-    assert main(["prove", "everything"]) == 2
-    assert "corrupt, fuzz, differ" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from tests.trials.bookie.journal import Journal, digest, payload, read_journals
 from tests.trials.bookie.rounds import Round
 from tests.trials.harness import Figures
 from tests.trials.kit.cluster import TrialCluster
-from tests.trials.kit.nursery import Nursery
 
 SEED = 4
 
@@ -67,20 +66,6 @@ def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path:
     with pytest.raises(ProcessLookupError):
         signal.pidfd_send_signal(handle, 0)
     os.close(handle)
-
-
-@pytest.mark.e2e
-def test_the_nursery_says_how_a_child_ended(tmp_path: Path) -> None:
-    nursery = Nursery()
-    ended = nursery.start("tests.trials.kit.nursery:no_such_function", tmp_path / "log")
-    killed = nursery.start("tests.trials.kit.nursery:idle", tmp_path / "log")
-    killed.signal(signal.SIGKILL)
-    assert (ended.wait(10), killed.wait(10)) == (1, -signal.SIGKILL)
-    assert "no_such_function" in (tmp_path / "log").read_text()
-    killed.signal(signal.SIGTERM)  # nobody is there any more: nothing happens
-    for child in (ended, killed):
-        child.release()
-    nursery.close()
 
 
 def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> None:

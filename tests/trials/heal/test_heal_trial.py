@@ -17,14 +17,11 @@ from tests.trials.harness import Figures
 from tests.trials.heal.oracle import Journals, holds, pattern_of, wrong_entries
 from tests.trials.heal.schedule import (
     ACK_QUORUM,
-    AWAY_MAX,
     BY_NAME,
     CORRUPT,
     DRAIN,
-    KILL,
     KINDS,
     PARTITION,
-    ROLLING,
     SHAPES,
     WIPE,
     Account,
@@ -93,18 +90,6 @@ def test_a_second_copy_is_never_destroyed_before_all_is_healed() -> None:
     account.back(act(PARTITION, 2))
     account.healed()
     account.begin(act(CORRUPT, 2))
-
-
-def test_no_more_bookies_are_away_than_writers_can_do_without() -> None:
-    account = Account()
-    for slot in range(AWAY_MAX):
-        account.begin(act(KILL, slot))
-    with pytest.raises(TooManyGoneError):
-        account.begin(act(KILL, AWAY_MAX))
-    with pytest.raises(TooManyGoneError, match="disturbed already"):
-        account.begin(act(PARTITION, 0))
-    with pytest.raises(TooManyGoneError):
-        account.begin(act(ROLLING, 5))
 
 
 @pytest.mark.parametrize("apache", [0, 2])
