@@ -36,6 +36,7 @@ from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
 from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
+from tests.logs.leader_kit import one_log
 
 
 def values(first: int, count: int) -> list[bytes]:
@@ -80,9 +81,7 @@ def job(name: str) -> PublishId:
 
 
 async def test_what_is_published_is_read_in_order_from_any_offset() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         parts = [await write(bookkeeper, log, values(first, 40)) for first in (0, 40, 80)]
         empty = await write(bookkeeper, log, [])
@@ -99,9 +98,7 @@ async def test_what_is_published_is_read_in_order_from_any_offset() -> None:
 
 @pytest.mark.rule("N1")
 async def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (cluster, bookkeeper, log):
         await log.create()
         part = await write(bookkeeper, log, values(0, 40))
         await log.publish([part], job("a"))
@@ -114,9 +111,7 @@ async def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.Monk
 
 
 async def test_what_is_not_there_cannot_be_read() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         with pytest.raises(NoSuchLogError, match="append makes one"):
             await log.head()
         await log.create()
@@ -136,9 +131,7 @@ def trim_to(bookkeeper: BookKeeper, found: Any, start: int) -> None:
 
 
 async def test_a_log_has_one_password_and_one_digest_type() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         made = await log.create(digest_type=DigestType.CRC32)
         assert await log.create(digest_type=DigestType.CRC32) == made
         with pytest.raises(LogExistsError):
@@ -172,9 +165,7 @@ async def test_names_are_checked_and_making_a_log_is_said() -> None:
 
 @pytest.mark.rule("N4")
 async def test_a_publish_happens_once_for_its_id() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         first = await write(bookkeeper, log, values(0, 10))
         again = await write(bookkeeper, log, values(0, 10))
@@ -188,9 +179,7 @@ async def test_a_publish_happens_once_for_its_id() -> None:
 
 @pytest.mark.rule("N6")
 async def test_only_ledgers_that_are_as_reported_are_published() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         good = await write(bookkeeper, log, values(0, 10))
         bad = {
@@ -216,9 +205,7 @@ async def test_only_ledgers_that_are_as_reported_are_published() -> None:
 
 @pytest.mark.rule("N2")
 async def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         leader = await log.lead()
         await leader.append(b"from the leader")
         extent = await write(bookkeeper, log, values(0, 10))
@@ -234,9 +221,7 @@ async def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
 
 @pytest.mark.rule("N2")
 async def test_a_reader_never_passes_the_first_open_extent() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (cluster, bookkeeper, log):
         await log.create()
         first = await write(bookkeeper, log, values(0, 3), close=False)
         second = await write(bookkeeper, log, values(3, 2), close=False)
@@ -258,9 +243,7 @@ async def test_a_reader_never_passes_the_first_open_extent() -> None:
 
 
 async def test_a_takeover_minds_a_missing_ledger_only_where_it_is_open() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         sealed = await write(bookkeeper, log, values(0, 3))
         await log.publish([sealed], job("a"))
@@ -305,9 +288,7 @@ async def take(log: NamedLog, start: int, count: int) -> list[bytes]:
 
 @pytest.mark.rule("P10")
 async def test_a_tail_sees_what_is_published_while_it_waits() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (cluster, bookkeeper, log):
         await log.create()
         reading = asyncio.create_task(take(NamedLog(cluster.client(), "events", password=PASSWORD), 0, 20))
         for first in (0, 10):
@@ -321,9 +302,7 @@ async def test_a_tail_sees_what_is_published_while_it_waits() -> None:
 
 @pytest.mark.rule("N7")
 async def test_a_tail_notices_that_the_log_was_made_again() -> None:
-    async with memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+    async with one_log() as (_cluster, bookkeeper, log):
         await log.create()
         reading = asyncio.create_task(take(log, 0, 1))
         await asyncio.sleep(0.05)

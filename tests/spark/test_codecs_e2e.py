@@ -207,16 +207,6 @@ def test_a_row_that_cannot_be_written_is_named_and_nothing_is_published(spark: A
     assert load(spark, uri, log).count() == 99
 
 
-def test_a_codec_that_does_not_fit_the_log_is_refused_before_a_task_starts(spark: Any, uri: str, log: str) -> None:
-    append(spark.range(3).selectExpr("CAST(id AS STRING) AS value"), uri, log)
-    assert "nothing was written with codec arrow yet" in failure(lambda: load(spark, uri, log, codec="arrow").collect())
-    assert "mixedCodecs" in failure(lambda: append(spark.range(3), uri, log, codec="arrow"))
-    append(spark.range(3).coalesce(1), uri, log, codec="arrow", mixedCodecs="true")
-    assert "written with arrow, raw" in failure(load(spark, uri, log, codec="arrow").collect)
-    assert load(spark, uri, log, codec="raw").count() == 4
-    assert "a ledger alone has no schema" in failure(lambda: load(spark, uri, "ledger:1", codec="arrow"))
-
-
 BAD_TEXTS = {
     "arrow": "CAST(X'636166E9' AS STRING) AS s",
     "json": "named_struct('in', array(CAST(X'FF' AS STRING))) AS s",

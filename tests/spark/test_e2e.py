@@ -46,19 +46,6 @@ def test_ledgers_of_a_job_say_whose_they_are(spark: Any, uri: str, log: str, cli
         assert (custom["bk.partition"], custom["bk.codec"]) == (str(number), "raw")
 
 
-@pytest.mark.rule("N4")
-def test_a_failing_job_publishes_nothing(spark: Any, uri: str, log: str, client: BookKeeper) -> None:
-    append(numbered(spark, 10, 1), uri, log)
-    before = set(client.list_ledgers())
-    bad = numbered(spark, 1000, 3).selectExpr("IF(value = 'row 990', raise_error('stop here'), value) AS value")
-    with pytest.raises(Exception, match="stop here"):
-        append(bad, uri, log)
-    assert load(spark, uri, log).count() == 10
-    uuid = client.log(log).head().value.uuid.encode()
-    for orphan in set(client.list_ledgers()) - before:  # of tasks that Spark killed; vacuum knows them by this
-        assert client.read_metadata(orphan).value.custom_metadata["bk.log.uuid"] == uuid
-
-
 @pytest.mark.rule("E1")
 def test_errors_reach_the_user_as_one_line(spark: Any, uri: str, log: str, client: BookKeeper) -> None:
     append(numbered(spark, 5), uri, log, ledgerPassword="secret")

@@ -307,31 +307,6 @@ def test_a_stream_tails_a_ledger_to_the_last_entry_of_an_idle_writer(
     ledger.close()
 
 
-def test_a_stream_follows_a_log_over_jobs_leaders_and_restarts(
-    spark: Any, uri: str, name: str, client: BookKeeper, tmp_path: Path
-) -> None:
-    publish(client, name, *numbered(0, 50))
-    first = Query(spark, uri, tmp_path, log=name).start()
-    first.wait_for(50)
-    publish(client, name, *numbered(50, 80))
-    first.wait_for(80)
-    first.stop()
-    with client.log(name).lead() as leader:
-        for i in range(20):
-            leader.append(b"led %d" % i)
-        second = Query(spark, uri, tmp_path, log=name).start()
-        second.wait_for(20)
-        leader.roll()
-        leader.append(b"rolled")
-        second.wait_for(21)
-    second.query.stop()
-    led = [b"led %d" % i for i in range(20)]
-    assert first.values == numbered(0, 80)
-    assert second.values == [*led, b"rolled"]
-    batch = spark.read.format("bookkeeper").options(metadataServiceUri=uri).load(name)
-    assert [bytes(row.value) for row in batch.collect()] == [*first.values, *second.values]
-
-
 def test_no_row_is_lost_when_batch_zero_from_latest_is_replayed(
     spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,6 @@ def test_a_thread_writes_a_batch_a_table_and_starts_a_stream(
         spark.sql(f"DROP TABLE threads_{kind.__name__}")
     assert done == ["all"]
     assert numbers(load(spark, uri, f"{log}.copy")) == list(range(20))
-
-
-def test_a_pool_of_threads_writes_with_the_helper_as_its_initializer(spark: Any, uri: str, log: str) -> None:
-    def save(first: int) -> None:
-        writer(numbered(spark, first, first + 5, 1), uri).mode("append").save(log)
-
-    with ThreadPoolExecutor(2, initializer=in_this_thread, initargs=(spark,)) as pool:
-        list(pool.map(save, (0, 5, 10)))
-    assert sorted(numbers(load(spark, uri, log))) == list(range(15))
 
 
 def test_a_function_of_foreach_batch_and_an_insert_into_a_view_need_no_helper(

@@ -169,23 +169,3 @@ def test_who_reads_while_a_log_is_overwritten_sees_all_old_rows_or_all_new_ones(
     assert numbers(before) == old, "the ledgers that were unlinked are there until vacuum deletes them"
     head = client.log(log).head().value
     assert (head.epoch, head.start_offset, head.next_offset) == (1, 20_000, 50_000)
-
-
-@pytest.mark.rule("N4")
-def test_of_the_attempts_of_a_task_only_one_is_published(
-    classic_spark: ClassicSpark, uri: str, log: str, client: BookKeeper
-) -> None:
-    spark = classic_spark.session("local[2,4]")
-
-    def fails_at_first(batches: Any) -> Any:
-        from pyspark import TaskContext
-
-        yield from batches
-        if TaskContext.get().attemptNumber() == 0:
-            raise RuntimeError("the first attempt fails after its rows")
-
-    frame = numbered(spark, 0, 30_000).mapInArrow(fails_at_first, "value STRING")
-    writer(frame, uri).mode("append").save(log)
-    assert numbers(load(spark, uri, log)) == list(range(30_000))
-    for extent in client.log(log).head().value.tail:
-        assert client.read_metadata(extent.ledger_id).value.custom_metadata["bk.attempt"] == b"1"

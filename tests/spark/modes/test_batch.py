@@ -186,24 +186,3 @@ def test_a_column_sends_each_row_to_its_log(source: Source) -> None:
     rows.write.format("bookkeeper").option("metadataServiceUri", source.uri).mode("append").save()
     assert source.values(f"{source.log}.0") == ["row 0", "row 2", "row 4"]
     assert source.values(f"{source.log}.1") == ["row 1", "row 3", "row 5"]
-
-
-CODECS = {
-    "arrow": ("id", "CAST(id AS DECIMAL(10, 2)) AS price", "array(id, NULL) AS parts", "map('k', id) AS tags"),
-    "json": ("id", "concat('n', id) AS name", "named_struct('x', id) AS inner"),
-    "envelope": ("CAST(concat('k', id) AS BINARY) AS key", "CAST(concat('v', id) AS BINARY) AS value"),
-}
-
-
-@pytest.mark.parametrize("codec", CODECS)
-def test_each_codec_gives_back_the_rows_that_it_was_given(source: Source, codec: str) -> None:
-    rows = source.spark.range(0, 20, 1, 2).selectExpr(*CODECS[codec])
-    log = f"{source.log}.{codec}"
-    source.append(rows, log, codec=codec)
-    reader = source.reader(codec=codec)
-    if codec == "json":
-        reader = reader.schema("id BIGINT, name STRING, inner STRUCT<x: BIGINT>, offset BIGINT")
-    read = reader.load(log)
-    names = [field.name for field in rows.schema.fields]
-    assert [row.asDict(True) for row in read.select(*names).collect()] == [row.asDict(True) for row in rows.collect()]
-    assert sorted(row.offset for row in read.select("offset").distinct().collect())[0] == 0

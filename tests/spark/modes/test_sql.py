@@ -129,26 +129,6 @@ def test_what_else_a_table_is_created_with_changes_nothing(source: Source, name:
 
 
 @pytest.mark.also_on("connect")
-def test_a_persistent_view_of_a_table_plans_each_query_anew(source: Source, table: str) -> None:
-    source.sql(f"CREATE VIEW {table}_v AS SELECT offset, CAST(value AS STRING) AS text FROM {table}")
-    try:
-        assert counted(source, f"{table}_v") == 10
-        source.append(source.rows(1))
-        assert counted(source, f"{table}_v") == 11
-    finally:
-        source.sql(f"DROP VIEW {table}_v")
-
-
-@pytest.mark.also_on("connect")
-def test_a_cached_table_stays_as_it_is_until_it_is_uncached(source: Source, table: str) -> None:
-    source.sql(f"CACHE TABLE {table}")
-    source.append(source.rows(1))
-    assert counted(source, table) == 10
-    source.sql(f"UNCACHE TABLE {table}")
-    assert counted(source, table) == 11
-
-
-@pytest.mark.also_on("connect")
 def test_the_catalog_api_creates_a_table_too(source: Source, name: str) -> None:
     source.fill(4)
     source.spark.catalog.createTable(name, source="bookkeeper", metadataServiceUri=source.uri, log=source.log)
@@ -226,16 +206,6 @@ def test_a_table_whose_columns_were_changed_says_so_and_what_to_do(
     source.sql(f"DROP TABLE {table}")
     source.sql(f"CREATE TABLE {table} USING bookkeeper OPTIONS ({source.sql_options()})")
     assert counted(source, table) == 10
-
-
-def test_properties_and_another_name_of_a_table_change_nothing(source: Source, table: str) -> None:
-    source.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('note' = 'x')")
-    source.sql(f"ALTER TABLE {table} UNSET TBLPROPERTIES ('note')")
-    source.sql(f"ALTER TABLE {table} RENAME TO {table}_other")
-    try:
-        assert counted(source, f"{table}_other") == 10
-    finally:
-        source.sql(f"DROP TABLE {table}_other")
 
 
 @pytest.mark.also_on("connect")

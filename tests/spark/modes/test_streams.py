@@ -167,23 +167,11 @@ def test_a_stream_may_end_in_memory_and_start_at_the_latest_row(copy: Copy, name
 # --- refused --------------------------------------------------------------------------------------------------------
 
 
-def test_reading_continuously_is_refused_by_spark(copy: Copy) -> None:
-    copy.source.fill(1)
-    query = copy.frame().writeStream.format("noop").option("checkpointLocation", str(copy.checkpoint))
-    assert "continuous" in refusal(lambda: ended(query.trigger(continuous="1 second").start())).lower()
-
-
 def test_writing_continuously_fails_instead_of_losing_all_rows(copy: Copy) -> None:
     rate = copy.source.spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
     told = refusal(lambda: ended(copy.writer(rate).trigger(continuous="1 second").start(copy.log)))
     assert "a continuous trigger writes no row" in told
     assert "use a micro-batch trigger" in told
-
-
-def test_update_mode_is_refused_by_spark(copy: Copy) -> None:
-    counts = copy.frame().groupBy("value").count().selectExpr("CAST(count AS STRING) AS value")
-    told = refusal(lambda: ended(copy.writer(counts, "update").trigger(**NOW).start(copy.log)))
-    assert "update" in told.lower()
 
 
 REFUSED = {
