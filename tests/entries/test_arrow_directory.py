@@ -213,23 +213,6 @@ def test_bounds_are_outward_and_as_near_as_their_length_allows(values: list[byte
     assert high[:-1] == greatest[: len(high) - 1] if bits & MAX_RAISED else high == greatest
 
 
-@pytest.mark.parametrize(
-    ("greatest", "high"),
-    [
-        (b"a" * 32, b"a" * 32),
-        (b"a" * 33, b"a" * 31 + b"b"),
-        (b"a" * 31 + b"\xff\x00", b"a" * 30 + b"b"),
-        ("ü" * 16 + "x", None),
-        (b"\xff" * 32, b"\xff" * 32),
-        (b"\xff" * 33, None),
-    ],
-)
-def test_a_greatest_value_is_cut_and_raised(greatest: bytes | str, high: bytes | None) -> None:
-    if isinstance(greatest, str):
-        greatest, high = greatest.encode(), "ü".encode() * 15 + b"\xc3\xbd"
-    assert rounded_outward(b"", greatest).high == high
-
-
 def test_a_directory_keeps_bounds_of_all_lengths_apart() -> None:
     bounds = [
         rounded_outward(b"a" * low, b"b" * high) for low, high in ((0, 0), (1, 40), (32, 0), (33, 1), (5, 32))

@@ -128,21 +128,6 @@ def test_mac_key_is_apaches() -> None:
     assert mac_key(b"passwd").hex() == "6c5d50401aaaf61cb32a1f11f123999a845fb706"
 
 
-GOLDEN = {
-    DigestType.CRC32: "0000000030a56872",
-    DigestType.CRC32C: "e3a5f74d",
-    DigestType.MAC: "2c5f3dbb8c95c515351daad95c129012c5d7a5f9",
-    DigestType.DUMMY: "",
-}
-
-
-@pytest.mark.parametrize("kind", DigestType)
-def test_digest_of_the_first_entry_is_apaches(kind: DigestType) -> None:
-    batch = EntryBatch.from_list([b"hello"])
-    digests = Digester(kind, b"passwd", 1).compute_run(0, -1, 0, batch.lengths, batch.payload)
-    assert digests.tobytes().hex() == GOLDEN[kind]
-
-
 def numbered(kind: DigestType, ledger_id: int = 5) -> EntryBatch:
     batch = EntryBatch.from_list([bytes([k]) * k for k in range(30)])
     digests = Digester(kind, b"pw", ledger_id).compute_run(10, 9, 100, batch.lengths, batch.payload)

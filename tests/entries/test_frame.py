@@ -183,11 +183,6 @@ def test_greatest_lac_inside_apache_entries_follows_a_slice() -> None:
     assert [frame_extent(slice_frame(frame, k, k) or b"").max_lac for k in range(4)] == [-1, 0, 7, 2]
 
 
-def test_greatest_listed_lac_follows_a_slice() -> None:
-    frame = encode_frame(replace(BATCH, lacs=np.array([3, 8, 4, 8])), digester=digester(), **AT)
-    assert [parse_header(slice_frame(frame, k, k) or b"").lac for k in range(10, 14)] == [3, 8, 4, 8]
-
-
 def test_apache_entries_under_other_ids_than_their_own_are_refused() -> None:
     entries = entry_bytes(replace(BATCH, ledger_id=3, first_entry_id=5), digester())
     frame = encode_apache(3, list(entries))
@@ -348,26 +343,6 @@ def test_no_stripe_is_made_that_a_reader_would_refuse(wrong: dict[str, object]) 
     arguments = {"batch": BATCH, "digest_type": DigestType.CRC32C, "digests": np.zeros((4, 4), np.uint8), **shape}
     with pytest.raises(InvalidArgumentError):
         encode_striped(**(arguments | {"index": 0} | AT | wrong))
-
-
-def test_stripes_of_a_batch_merge_to_the_batch() -> None:
-    whole = decode_frame(encode_frame(BATCH, digester=digester(), **AT))
-    assert whole.digests is not None
-    frames = [
-        encode_striped(
-            BATCH,
-            digest_type=DigestType.CRC32C,
-            digests=whole.digests,
-            ensemble_size=5,
-            write_quorum=3,
-            index=index,
-            **AT,
-        )
-        for index in (4, 0, 2)
-    ]
-    merged = EntryBatch.merge_by_id([decode_frame(frame) for frame in frames if frame is not None])
-    assert as_dict(merged) == as_dict(whole)
-    assert (merged.ids, merged.ledger_lengths, merged.length_before) == (None, None, 50)
 
 
 def test_frames_need_no_pyarrow() -> None:

@@ -96,20 +96,6 @@ async def test_what_is_published_is_read_in_order_from_any_offset() -> None:
         assert [e.entry_count for e in await log.extents()] == [40, 40, 40]
 
 
-@pytest.mark.rule("N1")
-async def test_planning_a_sealed_log_asks_for_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with one_log() as (cluster, bookkeeper, log):
-        await log.create()
-        part = await write(bookkeeper, log, values(0, 40))
-        await log.publish([part], job("a"))
-        planner = cluster.client()
-        monkeypatch.setattr(planner.store, "read_ledger", None)
-        (extent,) = await NamedLog(planner, "events", password=PASSWORD).extents()
-        metadata = (await bookkeeper.read_metadata(part.ledger_id)).value
-        assert extent.fragments == metadata.fragments
-        assert (extent.entry_count, extent.size_bytes) == (metadata.last_entry_id + 1, metadata.length)
-
-
 async def test_what_is_not_there_cannot_be_read() -> None:
     async with one_log() as (_cluster, bookkeeper, log):
         with pytest.raises(NoSuchLogError, match="append makes one"):

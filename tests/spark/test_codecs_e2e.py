@@ -207,29 +207,6 @@ def test_a_row_that_cannot_be_written_is_named_and_nothing_is_published(spark: A
     assert load(spark, uri, log).count() == 99
 
 
-BAD_TEXTS = {
-    "arrow": "CAST(X'636166E9' AS STRING) AS s",
-    "json": "named_struct('in', array(CAST(X'FF' AS STRING))) AS s",
-    "envelope": "array(named_struct('key', CAST(X'FF' AS STRING), 'value', X'00')) AS headers",
-}
-
-
-@pytest.mark.parametrize("codec", sorted(BAD_TEXTS))
-def test_a_text_that_is_no_utf8_is_refused_and_nothing_is_published(spark: Any, uri: str, log: str, codec: str) -> None:
-    good = {"arrow": "'a' AS s", "json": "named_struct('in', array('a')) AS s", "envelope": "NULL AS headers"}[codec]
-    value = ["CAST(id AS STRING) AS value"] if codec == "envelope" else ["id"]
-    kind = "array<struct<key:string,value:binary>>"
-    rows = spark.range(0, 20, 1, 2)
-    name, bad = BAD_TEXTS[codec].rpartition(" AS ")[2], BAD_TEXTS[codec].rpartition(" AS ")[0]
-    good = good.rpartition(" AS ")[0]
-    good = f"CAST({good} AS {kind})" if codec == "envelope" else good
-    frame = rows.selectExpr(*value, f"IF(id = 13, {bad}, {good}) AS {name}")
-    said = failure(lambda: append(frame, uri, log, codec=codec))
-    assert "a text is not UTF-8" in said
-    assert f"partition 1, column {name} of row 3" in said
-    assert load(spark, uri, log, codec="raw").count() == 0
-
-
 def test_json_has_the_numbers_that_to_json_writes(spark: Any, uri: str, log: str) -> None:
     numbers = "CAST(IF(id = 0, 'NaN', IF(id = 1, 'Infinity', IF(id = 2, '-Infinity', '1.5'))) AS DOUBLE)"
     frame = spark.range(0, 4, 1, 1).selectExpr("id", f"{numbers} AS x", f"array({numbers}, 2.5D) AS l")

@@ -67,23 +67,6 @@ def test_errors_reach_the_user_as_one_line(spark: Any, uri: str, log: str, clien
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.rule("N2")
-def test_a_log_with_a_leader_is_read_to_its_lac_and_refuses_publishing(
-    spark: Any, uri: str, log: str, client: BookKeeper
-) -> None:
-    append(numbered(spark, 5), uri, log)
-    with client.log(log).lead() as leader:
-        for i in range(5, 10):
-            leader.append(f"row {i}".encode())
-        deadline = time.monotonic() + 5
-        while load(spark, uri, log).count() < 10 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert values(load(spark, uri, log)) == [f"row {i}".encode() for i in range(10)]
-        assert "BK_LOG_HAS_LEADER" in failure(lambda: append(numbered(spark, 5), uri, log))
-    append(numbered(spark, 5), uri, log)
-    assert load(spark, uri, log).count() == 15
-
-
 @pytest.mark.rule("K2")
 def test_reading_never_fences_unless_told_to(spark: Any, uri: str, client: BookKeeper) -> None:
     ledger = client.create_ledger()

@@ -58,19 +58,6 @@ def test_many_small_ledgers_are_read_ahead_in_one_task_and_in_order(spark: Any, 
     assert [value for _, _, value in rows(source(spark, uri, minPartitions=4).load("small"))] == wanted
 
 
-def test_a_time_and_closed_ledgers_only(spark: Any, uri: str, client: BookKeeper) -> None:
-    publish(client, "timed", write(client, b"t0"), write(client, b"t1"), write(client, b"t2"))
-    with client.log("timed").lead() as leader:
-        leader.append(b"t3")
-        leader.append(b"t4")
-        closed = source(spark, uri, readMode="closedOnly").load("timed")
-        assert [value for _, _, value in rows(closed)] == [b"t0", b"t1", b"t2"]
-    now = int(time.time() * 1000)
-    late = source(spark, uri, startingTimestamp=now + 60_000).load("timed")
-    assert rows(late) == []
-    assert len(rows(source(spark, uri, startingTimestamp="2020-01-01T00:00:00Z").load("timed"))) == 5
-
-
 def test_a_ledger_of_a_log_that_was_deleted_is_skipped_only_if_data_may_be_lost(
     spark: Any, uri: str, client: BookKeeper, tmp_path: Path
 ) -> None:

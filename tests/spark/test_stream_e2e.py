@@ -201,30 +201,6 @@ def test_an_overwritten_log_stops_a_running_query_and_can_be_skipped(
     assert skipping.rows == rows(name, 100, 105, offset=10)
 
 
-@pytest.mark.rule("N7")
-def test_a_log_made_again_stops_the_query(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
-    publish(client, name, *numbered(0, 10))
-    assert Query(spark, uri, tmp_path, log=name).run().rows == rows(name, 0, 10)
-    client.log(name).delete()
-    publish(client, name, *numbered(0, 20))
-    query = Query(spark, uri, tmp_path, log=name, failOnDataLoss="false", onOverwrite="skip").start()
-    assert "BK_LOG_RECREATED" in query.failure()
-
-
-def test_a_batch_waits_for_enough_entries(spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path) -> None:
-    publish(client, name, *numbered(0, 5))
-    query = Query(spark, uri, tmp_path, log=name, minOffsetsPerTrigger="20", maxTriggerDelay="1h").start()
-    query.wait_for(5)
-    for first in (5, 12):
-        publish(client, name, *numbered(first, first + 7))
-    time.sleep(1.0)
-    assert len(query.rows) == 5
-    publish(client, name, *numbered(19, 30))
-    query.wait_for(30)
-    query.query.stop()
-    assert [len(batch) for batch in query.batches.values()] == [5, 25]
-
-
 class Outside:
     """A leader in a process outside Spark."""
 

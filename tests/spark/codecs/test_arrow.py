@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from bk_core.columns import arrow_entries, arrow_message, arrow_schema
-from bk_core.columns.arrow_entries import ArrowEntries
 from bk_core.entries import arrow_directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
@@ -120,30 +119,6 @@ def test_only_the_columns_that_are_asked_for_are_decoded() -> None:
     places = reader(known, struct(("offset", "bigint")))
     assert places.reads_values
     assert rows_of(places, batch, at(known[1])).to_pydict() == {"offset": [100, 100]}
-
-
-@pytest.mark.rule("K8")
-def test_what_an_older_schema_lacks_is_null() -> None:
-    old = writer(AB)
-    new = writer(struct(("c", "double"), ("b", "string"), ("a", "int")), schema_of(old), mergeschema="true")
-    first = written(old, record_batch(AB, [{"a": 1, "b": "x"}]))
-    second = written(
-        new, pa.record_batch([pa.array([2.5]), pa.array(["y"]), pa.array([2], pa.int32())], names=list("cba"))
-    )
-    known = {1: schema_of(old), 2: schema_of(new)}
-    back = reader(known)
-    assert back.schema.names[:3] == ["a", "b", "c"]
-    assert rows_of(back, first, at(known[1])).select(["a", "b", "c"]).to_pylist() == [{"a": 1, "b": "x", "c": None}]
-    assert rows_of(back, second, at(known[2])).select(["a", "b", "c"]).to_pylist() == [{"a": 2, "b": "y", "c": 2.5}]
-
-
-@pytest.mark.rule("K8")
-def test_a_write_that_does_not_fit_the_log_names_every_column() -> None:
-    newest = schema_of(writer(AB))
-    with pytest.raises(SchemaMismatchError, match=r"b is missing, a is string and was int, c is new"):
-        writer(struct(("a", "string"), ("c", "int")), newest)
-    with pytest.raises(SchemaMismatchError, match="mergeSchema"):
-        writer(struct(("a", "int"), ("b", "string"), ("c", "int")), newest)
 
 
 def test_not_null_and_what_spark_calls_things_inside_do_not_make_another_schema() -> None:
@@ -445,12 +420,6 @@ def test_columns_that_a_read_added_are_left_out_when_asked() -> None:
 def test_a_schema_that_we_did_not_write_is_corrupt_metadata(data: bytes) -> None:
     with pytest.raises(MetadataCorruptError):
         arrow_schema.from_bytes(data)
-
-
-def test_an_entry_codec_is_pickled_with_what_tasks_need() -> None:
-    codec = pickle.loads(pickle.dumps(writer(AB, compression="lz4")))
-    assert isinstance(codec, ArrowEntries)
-    assert codec.compression == "lz4"
 
 
 @pytest.mark.rule("K8")

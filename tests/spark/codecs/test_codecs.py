@@ -122,12 +122,6 @@ def test_two_first_writes_at_once_do_not_mix_their_columns(uri: str) -> None:
     assert read(uri, codec="arrow")["a"].to_pylist() == [1]
 
 
-def test_a_frame_in_another_order_is_written_in_the_logs(uri: str) -> None:
-    append(uri, AB, [{"a": 1, "b": "x"}], codec="arrow")
-    append(uri, struct(("b", "string"), ("a", "int")), [{"a": 2, "b": "y"}], codec="arrow")
-    assert read(uri, codec="arrow").select(["a", "b"]).to_pylist() == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
-
-
 def test_columns_prune_and_metadata_is_added(uri: str) -> None:
     append(uri, AB, [{"a": n, "b": "x"} for n in range(3)], codec="arrow")
     assert read(uri, codec="arrow", columns="a, offset").to_pydict() == {"a": [0, 1, 2], "offset": [0, 0, 0]}

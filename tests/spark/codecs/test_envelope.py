@@ -17,7 +17,7 @@ from bk_core.errors import CorruptEntryError, EntryTooLargeError, InvalidArgumen
 from bk_spark import codecs
 from bk_spark.codecs import envelope
 from bk_spark.options.options import Use
-from tests.spark.codecs.codec_kit import AT, FIRST, LAST, damaged, options, rows_of, struct, written
+from tests.spark.codecs.codec_kit import FIRST, LAST, damaged, options, rows_of, struct, written
 
 SCHEMA = pa.schema(
     [
@@ -160,18 +160,6 @@ def test_large_batches_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
 def test_columns_that_are_no_envelope_are_all_named(columns: list[tuple[str, str]], hint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=hint):
         codecs.entry_codec(options(Use.WRITE, codec="envelope"), struct(*columns))
-
-
-def test_another_codecs_extents_are_refused_before_they_are_read() -> None:
-    ALL.check("events", {("envelope", 0), ("raw", 0)}, {})
-    with pytest.raises(InvalidArgumentError, match=r"several codecs.*written with arrow, envelope.*raw.* alone"):
-        ALL.check("events", {("envelope", 0), ("arrow", 1)}, {})
-
-
-def test_a_bare_ledger_of_envelopes_has_no_offset() -> None:
-    (found,) = ALL.rows(batch := EntryBatch.from_list(SAMPLE), batch.entry_ids(), codecs.LedgerAt(ledger_id=3))
-    assert found.column("offset").null_count == 3
-    assert AT.log == "events"
 
 
 def test_a_header_key_that_is_no_utf8_is_refused_with_its_row() -> None:

@@ -59,12 +59,6 @@ def test_one_option_has_one_name_in_three_spellings() -> None:
         assert parse(**{spelling: "1", "ackQuorumSize": "1"}).write_quorum_size == 1
 
 
-@pytest.mark.rule("K7")
-def test_kafkas_names_are_understood() -> None:
-    assert parse(maxoffsetspertrigger="7").max_entries_per_trigger == 7
-    assert parse(maxrecordsperpartition="9").max_entries_per_partition == 9
-
-
 def test_every_field_is_made_of_options_and_has_the_name_of_its_one() -> None:
     made_of = {f.name: f.metadata.get("options", ()) for f in fields(BkOptions)}
     several = ["selection", "ledger_password", "starting", "ending", "topics", "client_settings"]

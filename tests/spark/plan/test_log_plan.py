@@ -88,14 +88,6 @@ def test_planning_a_sealed_log_asks_for_no_ledger(bookkeeper: BookKeeper, uri: s
 
 
 @pytest.mark.rule("N4")
-def test_a_commit_that_is_tried_again_publishes_once(bookkeeper: BookKeeper, uri: str) -> None:
-    writer, messages = job(uri, 10)
-    writer.commit(messages)
-    writer.commit(messages)
-    assert bookkeeper.log("events").head().value.next_offset == 10
-
-
-@pytest.mark.rule("N4")
 def test_jobs_that_commit_at_once_both_appear_whole(bookkeeper: BookKeeper, uri: str) -> None:
     jobs = [job(uri, 10, 20) for _ in range(6)]
     threads = [threading.Thread(target=writer.commit, args=(messages,)) for writer, messages in jobs]
