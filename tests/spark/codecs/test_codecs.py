@@ -16,7 +16,6 @@ from bk_core.client.reading.read_ahead import WantedRange
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     BookKeeperError,
-    CorruptEntryError,
     InvalidArgumentError,
     SchemaChangedError,
     SchemaMismatchError,
@@ -122,39 +121,6 @@ def test_two_first_writes_at_once_do_not_mix_their_columns(uri: str) -> None:
     assert read(uri, codec="arrow")["a"].to_pylist() == [1]
 
 
-def test_columns_prune_and_metadata_is_added(uri: str) -> None:
-    append(uri, AB, [{"a": n, "b": "x"} for n in range(3)], codec="arrow")
-    assert read(uri, codec="arrow", columns="a, offset").to_pydict() == {"a": [0, 1, 2], "offset": [0, 0, 0]}
-    found = read(uri, codec="arrow", includeMetadata="true")
-    assert found.column_names[-4:] == ["entry_length", "ledger_ctime", "ledger_closed", "row_index"]
-    assert found["row_index"].to_pylist() == [0, 1, 2]
-    assert found["ledger_closed"].to_pylist() == [True] * 3
-    assert found["ledger_ctime"].null_count == 0
-    with pytest.raises(InvalidArgumentError, match=r"nope; choose from a, b, log"):
-        source(uri, path="events", codec="arrow", columns="nope").schema()
-    with pytest.raises(InvalidArgumentError, match="leave one of the two out"):
-        source(uri, path="events", codec="arrow", columns="a").reader(AB)
-
-
-def test_envelopes_and_json_and_text_in_one_log_are_read_by_their_codecs(uri: str) -> None:
-    envelope = struct(("key", "string"), ("value", "binary"))
-    append(uri, envelope, [{"key": "k", "value": None}], log="enveloped", codec="envelope")
-    assert read(uri, log="enveloped", codec="envelope").select(["key", "value"]).to_pylist() == [
-        {"key": b"k", "value": None}
-    ]
-    append(uri, AB, [{"a": 1, "b": None}], log="json", codec="json")
-    assert read(uri, log="json")["value"].to_pylist() == [b'{"a":1}']
-    assert read(uri, AB, log="json", codec="json").to_pylist() == [{"a": 1, "b": None}]
-    more = [{"value": '{"a":2}'}, {"value": "no JSON"}]
-    append(uri, struct(("value", "string")), more, log="json", mixedCodecs="true")
-    with pytest.raises(CorruptEntryError, match="offset 2 of log json"):
-        read(uri, AB, log="json", codec="json")
-    assert read(uri, AB, log="json", codec="json", corruptEntries="skip")["a"].to_pylist() == [1, 2]
-    assert read(uri, AB, log="json", codec="json", corruptEntries="null")["a"].to_pylist() == [1, 2, None]
-    with pytest.raises(InvalidArgumentError, match="written with json, raw"):
-        read(uri, AB, log="json", codec="arrow")
-
-
 @pytest.mark.parametrize("earlier", ["envelope", "json", "arrow"])
 def test_a_write_with_another_codec_than_the_logs_is_refused_before_anything_is_made(
     bookkeeper: BookKeeper, uri: str, earlier: str
@@ -174,41 +140,6 @@ def test_a_write_with_another_codec_than_the_logs_is_refused_before_anything_is_
     assert read(uri)["value"].to_pylist()[-1] == b"y"
     with pytest.raises(InvalidArgumentError, match=rf"several codecs.*{earlier}, raw.*raw.* alone"):
         read(uri, AB, codec="arrow")
-
-
-def test_an_overwrite_may_choose_another_codec(uri: str) -> None:
-    append(uri, AB, [{"a": 1, "b": "x"}], codec="arrow")
-    writer = source(uri, path="events").writer(struct(("value", "string")), True)
-    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist([{"value": "y"}])]))])
-    assert read(uri)["value"].to_pylist() == [b"y"]
-
-
-def test_a_write_that_is_refused_makes_no_log(bookkeeper: BookKeeper, uri: str) -> None:
-    refused: list[tuple[types.StructType, dict[str, str]]] = [
-        (AB, {}),
-        (types.StructType().add("v", types.YearMonthIntervalType()), {"codec": "arrow"}),
-        (types.StructType().add("v", types.StringType("UNICODE")), {"codec": "arrow"}),
-        (types.StructType().add("v", types.BinaryType()), {"codec": "json"}),
-        (AB, {"codec": "arrow", "ensemblesize": "9"}),
-    ]
-    for schema, options in refused:
-        with pytest.raises(BookKeeperError):
-            source(uri, path="events", **options).writer(schema, False)
-    assert bookkeeper.store.list_logs() == []
-
-
-@pytest.mark.rule("K8")
-def test_a_frame_without_rows_gives_a_new_log_its_columns(uri: str) -> None:
-    for _ in range(2):
-        append(uri, AB, [], codec="arrow")
-    assert read(uri, codec="arrow").column_names[:2] == ["a", "b"]
-    assert read(uri, codec="arrow").num_rows == 0
-    with pytest.raises(InvalidArgumentError, match="the log's is arrow"):
-        append(uri, struct(("value", "string")), [{"value": "y"}])
-    with pytest.raises(SchemaMismatchError):
-        append(uri, struct(("z", "int")), [{"z": 1}], codec="arrow")
-    append(uri, ABC, [], codec="arrow", mergeSchema="true")
-    assert read(uri, codec="arrow").column_names[:3] == ["a", "b", "c"]
 
 
 def test_not_null_inside_a_type_is_dropped_by_a_write_and_kept_by_a_read_that_declares_it(uri: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import (
@@ -18,11 +18,8 @@ from bk_core.errors import (
     LogHasLeaderError,
     LogRecreatedError,
     NoSuchLogError,
-    NotEnoughBookiesError,
     PackageMismatchError,
     PublishConflictError,
-    WrongDigestTypeError,
-    WrongPasswordError,
 )
 from bk_core.logs.model.codec import decode_head, encode_head
 from bk_core.logs.model.deleted import mark_of
@@ -65,17 +62,6 @@ def save(uri: str, *tasks: int, **more: str) -> None:
 def planned(bookkeeper: BookKeeper, uri: str, **more: str) -> list[tuple[int | None, int, int]]:
     found = resolve.resolve_batch(bookkeeper, options(uri, **more))
     return [(r.offset, r.entries, r.bytes) for r in found.ranges]
-
-
-def test_a_job_is_published_in_partition_order_and_planned_from_the_list(bookkeeper: BookKeeper, uri: str) -> None:
-    save(uri, 10, 0, 30)
-    save(uri, 5)
-    assert planned(bookkeeper, uri) == [(0, 10, 100), (10, 30, 300), (40, 5, 50)]
-    cut = {"startingoffsets": '{"events":5}', "endingoffsets": '{"events":42}'}
-    assert planned(bookkeeper, uri, **cut) == [(5, 5, 50), (10, 30, 300), (40, 2, 20)]
-    assert planned(bookkeeper, uri, startingoffsets='{"events":45}') == []
-    with pytest.raises(InvalidArgumentError, match="holds 0 to 45"):
-        planned(bookkeeper, uri, endingoffsets='{"events":46}')
 
 
 @pytest.mark.rule("N1")
@@ -170,26 +156,6 @@ def test_an_abort_that_reaches_nobody_is_silent() -> None:
     given = {"metadataserviceuri": "zk://127.0.0.1:1/ledgers", "path": "events", "bookkeeper.metadatatimeouts": "0.1"}
     abort(parse_options(given, Use.WRITE), [None])
     abort(parse_options({**given, "bookkeeper.nosuchsetting": "1"}, Use.WRITE), [None])
-
-
-def test_a_partition_without_rows_makes_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
-    save(uri, 0, 0)
-    assert bookkeeper.list_ledgers() == []
-    assert planned(bookkeeper, uri) == []
-
-
-@pytest.mark.rule("E1")
-def test_what_cannot_work_is_refused_before_a_row_is_written(bookkeeper: BookKeeper, uri: str) -> None:
-    save(uri, 1, ledgerpassword="secret")
-    with pytest.raises(WrongPasswordError):
-        job(uri)
-    with pytest.raises(WrongDigestTypeError):
-        job(uri, ledgerpassword="secret", digesttype="CRC32")
-    with pytest.raises(NotEnoughBookiesError, match="needs 5 bookies and 4 are writable"):
-        job(uri, ledgerpassword="secret", ensemblesize="5")
-    ids = StructType([StructField("id", LongType())])
-    with pytest.raises(InvalidArgumentError, match="CAST"):
-        LogWriter.plan(options(uri, Use.WRITE), ids)
 
 
 @pytest.mark.rule("N2")

@@ -17,9 +17,6 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
-    NoSuchLedgerError,
-    WrongDigestTypeError,
-    WrongPasswordError,
 )
 from bk_core.logs.model.head import Extent, LogHead
 from bk_spark import codecs
@@ -50,13 +47,6 @@ def ranges(resolved: Resolved) -> list[tuple[int, int, int]]:
     return [(r.first, r.last, r.bytes) for r in resolved.ranges]
 
 
-def test_a_closed_ledger_is_read_to_its_end(bookkeeper: BookKeeper) -> None:
-    ledger = written(bookkeeper, 100)
-    assert ranges(resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))) == [(0, 99, 1000)]
-    cut = options(ledger.ledger_id, startingentryid="10", endingentryid="20")
-    assert ranges(resolve.resolve_batch(bookkeeper, cut)) == [(10, 19, 100)]
-
-
 @pytest.mark.rule("K2")
 def test_reading_to_the_last_add_confirmed_leaves_the_writer_alone(bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, 100, close=False)
@@ -78,11 +68,6 @@ def test_fencing_closes_the_ledger_and_ends_the_writer(bookkeeper: BookKeeper) -
         ledger.append(b"too late")
 
 
-def test_an_empty_ledger_is_nothing_to_read(bookkeeper: BookKeeper) -> None:
-    ledger = written(bookkeeper, 0)
-    assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id)).ranges == ()
-
-
 def test_bounds_beyond_the_end_are_an_error_not_fewer_rows(bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, 10)
     for bounds in ({"endingentryid": "11"}, {"startingentryid": "11"}):
@@ -91,19 +76,6 @@ def test_bounds_beyond_the_end_are_an_error_not_fewer_rows(bookkeeper: BookKeepe
     assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="10")).ranges == ()
     with pytest.raises(InvalidArgumentError, match="ends before it starts"):
         resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="5", endingentryid="4"))
-
-
-def test_wrong_password_digest_and_ledger_are_named(bookkeeper: BookKeeper) -> None:
-    ledger = written(bookkeeper, 1, password=b"secret")
-    with pytest.raises(WrongPasswordError):
-        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))
-    good = options(ledger.ledger_id, ledgerpassword="secret")
-    assert ranges(resolve.resolve_batch(bookkeeper, good)) == [(0, 0, 10)]
-    with pytest.raises(WrongDigestTypeError):
-        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, ledgerpassword="secret", digesttype="MAC"))
-    with pytest.raises(NoSuchLedgerError, match="nearest"):
-        resolve.resolve_batch(bookkeeper, options(999))
-    assert resolve.resolve_batch(bookkeeper, options(999, failondataloss="false")).ranges == ()
 
 
 @pytest.mark.rule("K3")

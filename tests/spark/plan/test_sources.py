@@ -19,7 +19,6 @@ from bk_core.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchLogError,
-    WrongDigestTypeError,
     WrongPasswordError,
 )
 from bk_core.logs.model.head import Extent, LogHead, Published, PublishId
@@ -64,26 +63,6 @@ def found(bookkeeper: BookKeeper, **more: str) -> Found:
     return [(r.log, r.offset, r.entries) for r in resolve.resolve_batch(bookkeeper, options(**more)).ranges]
 
 
-def test_logs_are_read_one_after_the_other_in_order_of_their_names(bookkeeper: BookKeeper) -> None:
-    publish(bookkeeper, "b", 10, 20)
-    publish(bookkeeper, "a", 5)
-    publish(bookkeeper, "c", 1)
-    publish(bookkeeper, "empty")
-    assert found(bookkeeper, logs="b,a,empty") == [("a", 0, 5), ("b", 0, 10), ("b", 10, 20)]
-    assert found(bookkeeper, paths='["c","a"]') == [("a", 0, 5), ("c", 0, 1)]
-    resolved = resolve.resolve_batch(bookkeeper, options(logs="a,b"))
-    assert resolved.written == {"a": {("raw", 0)}, "b": {("raw", 0)}}
-
-
-def test_ledgers_are_read_in_order_of_their_ids(bookkeeper: BookKeeper) -> None:
-    ids = [ledger(bookkeeper, count).ledger_id for count in (3, 0, 5)]
-    resolved = resolve.resolve_batch(bookkeeper, options(ledgerids=",".join(map(str, reversed(ids)))))
-    assert [(r.ledger_id, r.entries, r.offset, r.log) for r in resolved.ranges] == [
-        (ids[0], 3, None, None),
-        (ids[2], 5, None, None),
-    ]
-
-
 def test_a_pattern_is_of_the_whole_name_and_looked_up_each_time(bookkeeper: BookKeeper) -> None:
     for name in ("ev1", "ev2", "dev1", "ev1x"):
         publish(bookkeeper, name, 1)
@@ -107,16 +86,6 @@ def test_each_source_has_its_own_bounds(bookkeeper: BookKeeper) -> None:
             found(bookkeeper, logpattern=".*", **{option.lower(): '{"a":1,"c":1}'})
 
 
-def test_a_missing_ledger_or_log_is_named_though_others_are_there(bookkeeper: BookKeeper) -> None:
-    publish(bookkeeper, "events", 10)
-    (ledger_id,) = bookkeeper.list_ledgers()
-    with pytest.raises(NoSuchLogError, match="near names: events"):
-        found(bookkeeper, logs="events,evnts")
-    with pytest.raises(NoSuchLedgerError, match="999"):
-        found(bookkeeper, ledgerids=f"{ledger_id},999")
-    assert found(bookkeeper, ledgerids=f"{ledger_id},999", failondataloss="false") == [(None, None, 10)]
-
-
 def test_data_loss_is_of_one_source_and_the_others_are_read_all_the_same(bookkeeper: BookKeeper) -> None:
     publish(bookkeeper, "a", 10, 10)
     publish(bookkeeper, "b", 10, 10)
@@ -125,13 +94,6 @@ def test_data_loss_is_of_one_source_and_the_others_are_read_all_the_same(bookkee
     with pytest.raises(NoSuchEntryError, match="log a holds 10 to 20"):
         found(bookkeeper, logs="a,b", **start)
     assert found(bookkeeper, logs="a,b", failondataloss="false", **start) == [("a", 10, 10), ("b", 5, 5), ("b", 10, 10)]
-
-
-def test_another_digest_type_names_the_log_that_has_it(bookkeeper: BookKeeper) -> None:
-    publish(bookkeeper, "a", 1)
-    publish(bookkeeper, "b", 1)
-    with pytest.raises(WrongDigestTypeError, match="log a has another digest type"):
-        found(bookkeeper, logs="a,b", digesttype="MAC")
 
 
 @pytest.mark.rule("N2")

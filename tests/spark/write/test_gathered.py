@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
@@ -29,7 +29,6 @@ from bk_spark.write.written_ledgers import WrittenLedgers
 from tests.kit.memory_cluster import MemoryBookKeeper
 
 VALUE = StructType([StructField("value", BinaryType())])
-NUMBERS = StructType([StructField("id", LongType())])
 ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])
 
 
@@ -151,28 +150,6 @@ def test_a_task_of_a_high_partition_holds_less(
     assert (len(low.held), len(high.held), len(high.extents)) == (1, 0, 1)
 
 
-def test_nothing_is_held_if_the_option_says_so(
-    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = LogWriter.plan(options(uri, path="events", smalltaskbytes="0"), VALUE)
-    writer.commit(written(writer, monkeypatch, rows("a"), rows("b")))
-    assert extents(bookkeeper, "events") == [1, 1]
-
-
-@pytest.mark.rule("K10")
-def test_each_log_of_a_fan_out_gets_one_ledger_from_the_driver(
-    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def task(number: int) -> pa.RecordBatch:
-        made = [pa.array(["a", "b", "a"]), pa.array([f"{number}{each}".encode() for each in "xyz"])]
-        return pa.record_batch(made, names=["log", "value"])
-
-    writer = LogWriter.plan(options(uri), ROUTED)
-    writer.commit(written(writer, monkeypatch, *map(task, range(5))))
-    assert values(bookkeeper, "a") == [f"{number}{each}" for number in range(5) for each in "xz"]
-    assert (extents(bookkeeper, "a"), extents(bookkeeper, "b")) == ([10], [5])
-
-
 def test_a_log_that_got_a_ledger_leaves_its_room_to_the_other_logs_of_the_task(
     bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,17 +162,6 @@ def test_a_log_that_got_a_ledger_leaves_its_room_to_the_other_logs_of_the_task(
     assert ([log for log, _ in message.extents], [each.log.name for each in message.held]) == (["a"], ["b"])
     writer.commit([message])
     assert (extents(bookkeeper, "a"), values(bookkeeper, "b")) == ([2], ["y" * 80])
-
-
-@pytest.mark.rule("N5")
-def test_rows_are_counted_where_an_entry_has_several(
-    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = LogWriter.plan(options(uri, path="events", codec="arrow"), NUMBERS)
-    tasks = [pa.record_batch([pa.array(range(count), pa.int64())], names=["id"]) for count in (3, 4)]
-    writer.commit(written(writer, monkeypatch, *tasks))
-    head = bookkeeper.log("events").head().value
-    assert (head.next_offset, head.published[-1].rows, extents(bookkeeper, "events")) == (2, 7, [2])
 
 
 @pytest.mark.rule("N4")
@@ -246,14 +212,3 @@ def test_a_driver_that_cannot_write_at_first_tries_again_as_spark_does_with_task
     assert "are written again: [BK_NOT_ENOUGH_BOOKIES]" in caplog.text
     assert values(bookkeeper, "events") == ["a", "b"]
     assert len(bookkeeper.list_ledgers()) == 1
-
-
-@pytest.mark.rule("N4")
-def test_a_commit_that_is_run_again_is_there_once(
-    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = LogWriter.plan(options(uri, path="events"), VALUE)
-    messages = written(writer, monkeypatch, rows("a"), rows("b"))
-    writer.commit(messages)
-    writer.commit(messages)
-    assert values(bookkeeper, "events") == ["a", "b"]
