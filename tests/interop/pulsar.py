@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-import venv
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -163,12 +163,14 @@ class Broker:
 def install_client(path: Path, wanted: str = CLIENT) -> tuple[Path, str]:
     """A venv with Pulsar's client, and the extras that ``wanted`` names; returns its Python, and the client's
     version."""
-    venv.create(path, with_pip=True)
-    python = path / "bin" / "python"
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    if done.returncode:
-        raise KitError(f"pip could not install {wanted}", value=done.stdout + done.stderr)
+    uv, python = str(Path(sys.executable).with_name("uv")), path / "bin" / "python"
+    for command in (
+        [uv, "venv", "--quiet", "--python", sys.executable, str(path)],
+        [uv, "pip", "install", "--quiet", "--python", str(python), wanted],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+        if done.returncode:
+            raise KitError(f"uv could not install {wanted}", value=done.stdout + done.stderr)
     say = f"from importlib.metadata import version; print(version({CLIENT!r}))"
     said = subprocess.run([str(python), "-c", say], capture_output=True, text=True, timeout=60, check=True)
     return python, said.stdout.strip()
