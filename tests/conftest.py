@@ -38,6 +38,7 @@ SLOW_TEST_S = 300
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_START)
     children.PORTS = _own_ports(children.PORTS)
     if config.getoption("--few"):
@@ -99,8 +100,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """A version of pytest may keep the marks from xdist: then each worker would start every server. And what collecting
     made stays: looking through it for garbage again and again would take a tenth of the time."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("xdist did not take the groups of tests: another version of pytest or xdist is needed")
 
