@@ -22,13 +22,13 @@ from tests.sim.wanted import WANTED
 
 SHORT = (
     ("protocol", 2400),
-    ("apache", 800),
+    ("apache", 600),
     ("heal", 900),
     ("quorum", 600),
-    ("storage", 1000),
-    ("disk", 400),
-    ("logs", 700),
-    ("threads", 400),
+    ("storage", 700),
+    ("disk", 250),
+    ("logs", 500),
+    ("threads", 250),
 )
 """The short form: profiles and how many schedules; by number, so that a slow machine reaches the same states."""
 
