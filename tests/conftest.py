@@ -29,7 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java that a test starts. Else it compiles for the few queries of a test as for a day's work: half of the
 time of a suite."""
-LONGEST = ("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "spark standalone")
+LONGEST = (
+    *("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "trials/heal/test_heal_trial.py"),
+    *("trials/topics/test_topics_trial.py", "interop/test_pulsar_topics.py", "interop/test_tools.py"),
+    *("spark standalone", "interop/test_pulsar_spark.py", "release/test_upgrade.py"),
+)
 """Groups of minutes, which begin first: none is left alone at the end."""
 HUNG_SHARE = 0.7
 """After this share of its time a coroutine is cancelled."""
