@@ -26,6 +26,9 @@ _START_S = 20.0
 _STOP_S = 8.0
 _TRIES = 3  # another process may take the free port that we found
 
+JAVA: tuple[str, ...] = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""Options of the server's Java, which has little to do and is to start soon. Tests add an archive of its classes."""
+
 _CONFIG = """\
 dataDir={data_dir}
 {ports}
@@ -137,9 +140,7 @@ class ZooKeeperServer:
         return [
             java,
             f"-Xmx{self._heap_mb}m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
+            *JAVA,
             "-Dzookeeper.preAllocSize=1024",  # KiB of its log at a time; 64 MiB by default
             f"-Dzookeeper.forceSync={'yes' if self._durable else 'no'}",
             "-cp",

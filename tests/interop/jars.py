@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apache's jars, and our Java programs compiled against them, in the cache of ``bk_cli/local/apache_jars.py``.
 
-``python -m tests.interop.jars [NAME …]`` fills the cache, which CI does before its tests.
+``python -m tests.interop.jars [NAME …]`` fills the cache, which CI does before its tests. It also makes the archives of
+classes (``class_data.py``).
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ def _artifacts(version: str) -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
+    from tests.interop import class_data, jars  # this module by its own name
+
     for wanted in sys.argv[1:] or VERSIONS:
         began = time.monotonic()
-        found = toolchain(wanted)
+        found = jars.toolchain(wanted)
+        class_data.make(found)
         print(f"{wanted}: {len(found.jars)} jars in {time.monotonic() - began:.1f} s, {found.jars[0].parent}")

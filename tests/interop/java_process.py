@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bk_cli.local.children import child_environment, last_lines
+from tests.interop import class_data
 from tests.interop.jars import KitError, Toolchain
 
 START_S = 180.0  # of a JVM of ours, on a busy machine
@@ -69,11 +70,16 @@ class Finished:
         return self.output
 
 
+def _java(tools: Toolchain, main: str, flags: Sequence[str]) -> list[str]:
+    """The command that runs a main class."""
+    return [tools.java, *FLAGS, *flags, *class_data.options(tools, main), "-cp", tools.class_path, main]
+
+
 def run_main(
     tools: Toolchain, main: str, arguments: Sequence[str], *, within_s: float, flags: Sequence[str]
 ) -> Finished:
     """Run a main class of the jars to its end. Raises KitError if it takes longer; it is killed then."""
-    command = [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main, *arguments]
+    command = [*_java(tools, main, flags), *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -98,7 +104,7 @@ class Daemon:
         self, tools: Toolchain, main: str, arguments: Sequence[str], log_path: Path, flags: Sequence[str] = QUICK
     ) -> None:
         self.log_path = log_path
-        command = [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main, *arguments]
+        command = [*_java(tools, main, flags), *arguments]
         with open(log_path, "ab") as log:
             self._log_start = log.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
@@ -206,13 +212,13 @@ class Program:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
-    def close(self) -> None:
-        """End it. It is its input that ends; if that does not help, it is killed."""
+    def close(self, within_s: float = _END_S) -> None:
+        """End it. It is its input that ends; if that does not help in time, it is killed."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+            self._process.wait(within_s)
         self.kill()
 
     def __enter__(self) -> Self:
@@ -250,7 +256,7 @@ class JavaProgram(Program):
 
     def __init__(self, tools: Toolchain, main: str, log_path: Path, flags: Sequence[str] = QUICK) -> None:
         self.tools = tools
-        super().__init__(main, [tools.java, *FLAGS, *flags, "-cp", tools.class_path, main], log_path)
+        super().__init__(main, _java(tools, main, flags), log_path)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

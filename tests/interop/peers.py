@@ -215,9 +215,18 @@ class ApacheCluster:
         return self.uri.partition("://")[2].removesuffix("/ledgers")
 
     def close(self) -> None:
-        """End everything that was started here; directories and logs stay."""
-        for program in (*self._clients, *self._hosts, *filter(None, [self._shell])):
+        """Kill everything that was started here; directories and logs stay."""
+        for program in self._programs:
             program.kill()
+
+    def end(self, within_s: float) -> None:
+        """Let each program that was started here end by itself."""
+        for program in self._programs:
+            program.close(within_s)
+
+    @property
+    def _programs(self) -> list[JavaProgram]:
+        return [*self._clients, *self._hosts, *filter(None, [self._shell])]
 
     def __enter__(self) -> Self:
         return self
