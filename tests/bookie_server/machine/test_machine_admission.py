@@ -119,15 +119,6 @@ def test_what_waits_goes_with_its_stream_and_is_taken_before_a_session_is_detach
     assert len(bench.log) > taken
 
 
-def test_streams_flow_again_when_there_is_room() -> None:
-    bench = Bench(stream_bytes_max=1 << 20, in_flight_bytes_max=1500)
-    flooded(bench, streams=2)
-    effects = [effect for _ in range(len(bench.log)) for effect in bench.commit(1)]
-    resumed = [effect.stream for effect in effects if isinstance(effect, ev.ResumeStream)]
-    assert sorted(resumed) == [*OTHERS[:2]][-len(resumed) :]
-    assert resumed
-
-
 def test_many_small_frames_are_bounded_by_their_number() -> None:
     bench = Bench(in_flight_frames_max=10)
     bench.attach(1)

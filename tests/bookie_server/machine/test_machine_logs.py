@@ -25,7 +25,6 @@ from tests.bookie_server.machine.machine_bench import (
 )
 from tests.kit.lanes import KEY
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
-from tests.kit.transitions import printed, twin_of
 
 ZERO, ONE, NEW = 10, 11, 40
 """Ledgers: the first two go to the log of their number, the third to ``TwoLogs.choice``."""
@@ -101,17 +100,6 @@ class Bench:
 ADD = [FrameKind.LEDGER_KEY, FrameKind.ENTRIES]
 
 
-def test_each_ledger_goes_to_its_log() -> None:
-    bench = Bench()
-    bench.write(ZERO, 0, 1)
-    bench.write(ONE, 0, 2)
-    assert (bench.kinds(0), bench.kinds(1)) == (ADD, ADD)
-    assert pending_frames(bench.machine) == 4
-    assert bench.commit(1) == acks(2, 1), "the other log is not waited for"
-    assert pending_frames(bench.machine) == 2
-    assert bench.commit(0) == acks(1, 1)
-
-
 @pytest.mark.rule("S1")
 def test_a_fence_waits_for_its_own_log_and_for_all_of_it() -> None:
     bench = Bench()
@@ -140,17 +128,6 @@ def test_a_read_waits_for_the_pending_adds_of_its_own_ledger_only() -> None:
     assert [effect.log for effect in bench.reads] == [1]
     [trailer] = trailers(bench.read(ONE, 1, 1))
     assert trailer.absent == (EntryRange(1, 1),)
-
-
-def test_a_comparison_waits_for_and_reads_from_its_own_log() -> None:
-    bench = Bench()
-    bench.write(ONE, 0, 1)
-    bench.write(ONE, 0, 2)  # the same again, by a second session
-    bench.commit(0)
-    assert bench.reads == []
-    assert acks(1, 1)[0] in bench.commit(1)
-    assert [effect.log for effect in bench.reads] == [1]
-    assert bench.commit(1) == acks(2, 1)
 
 
 def test_a_full_log_drops_its_own_frames_only() -> None:
@@ -209,17 +186,6 @@ def test_a_ledger_of_which_nothing_was_written_may_go_to_another_log() -> None:
     assert told.evidence.fenced
 
 
-def test_a_ledger_of_which_something_is_durable_stays_in_a_full_log() -> None:
-    bench = Bench()
-    bench.write(NEW, 0, 1)
-    bench.commit(0)
-    bench.store.choice = 1
-    bench.fence(NEW)
-    bench.full(0)
-    bench.fence(NEW)
-    assert (bench.kinds(0), bench.kinds(1)) == ([FrameKind.FENCE], [])
-
-
 def test_explicit_lacs_and_deletions_go_to_the_log_of_the_ledger() -> None:
     bench = Bench()
     bench.write(ONE, 0, 1)
@@ -228,13 +194,3 @@ def test_explicit_lacs_and_deletions_go_to_the_log_of_the_ledger() -> None:
     assert (bench.kinds(0), bench.kinds(1)) == ([], [FrameKind.DELETED])
     bench.commit(1)
     assert bench.store.facts(ONE) == LedgerFacts(known=True, ledger_key=KEY, deleted=True)
-
-
-def test_twins_of_a_machine_with_two_logs_are_independent() -> None:
-    bench = Bench()
-    bench.write(ONE, 0, 1)
-    twin = twin_of(bench.machine)
-    assert printed(twin) == printed(bench.machine)
-    bench.commit(1)
-    assert (pending_frames(twin), pending_frames(bench.machine)) == (2, 0)
-    assert printed(twin) != printed(bench.machine)

@@ -16,18 +16,6 @@ from tests.kit.lanes import KEY
 
 
 @pytest.mark.rule("S1", "MUST4")
-def test_absent_waits_for_the_pending_add_that_covers_the_id() -> None:
-    bench = Bench()
-    bench.attach(1)
-    bench.send(entries(3, b"d"))
-    assert bench.read(3, 3) == []
-    absent = ReadTrailer(5, (EntryRange(5, 5),))
-    assert bench.read(5, 5) == [ev.SendTrailer((READS, 2), absent, known=True)], "nothing covers 5"
-    bench.commit()
-    assert trailers(bench.disk()) == [ReadTrailer(3)]
-
-
-@pytest.mark.rule("S1", "MUST4")
 def test_a_list_of_ids_reads_nothing_waits_for_pending_adds_and_says_whether_the_ledger_is_known() -> None:
     bench = Bench()
     [unknown] = bench.ask(ev.ReadRequested, 7, 0, 9, 1 << 20, None, True)
@@ -67,19 +55,6 @@ def test_answer_before_a_pending_add_does_not_deny_it() -> None:
     assert trailers(effects) == [ReadTrailer(9, (EntryRange(1, 1), EntryRange(3, 9)))]
 
 
-@pytest.mark.rule("MUST4")
-def test_damage_is_unknown_and_another_copy_serves() -> None:
-    bench = Bench()
-    bench.attach(1, mode=AttachMode.RECOVER)
-    bench.send(entries(0, b"a", b"b"), entries(1, b"b"))
-    bench.commit()
-    bench.store.ledgers[7].frames[0].damaged = True
-    bench.read(0, 2)
-    effects = bench.disk()
-    assert trailers(effects) == [ReadTrailer(2, (EntryRange(2, 2),), (EntryRange(0, 0, Reason.DAMAGED),))]
-    assert [decode_frame(f).to_list() for e in effects if isinstance(e, ev.SendPart) for f in e.frames] == [[b"b"]]
-
-
 @pytest.mark.rule("S8")
 def test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds() -> None:
     bench = Bench()
@@ -117,18 +92,6 @@ def test_a_dropped_copy_serves_what_is_found_and_takes_all_adds() -> None:
     assert trailers(bench.disk()) == [ReadTrailer(1, (), (EntryRange(1, 1, Reason.COPY_DROPPED),))]
     assert bench.attach(2) == []
     assert bench.attach(3, mode=AttachMode.RECOVER) == []
-
-
-def test_deleted_ledger_is_refused_by_all() -> None:
-    bench = Bench()
-    bench.attach(1)
-    bench.send(entries(0, b"a"))
-    bench.commit()
-    bench.step(ev.StreamClosed(ADDS))
-    bench.store.fold(7, FrameKind.DELETED)
-    effects = bench.attach(2) + bench.read(0, 0) + bench.ask(ev.FenceRequested, 7, KEY)
-    assert ended(effects) == [(2, 0, Reason.DELETED)]
-    assert [e.reason for e in effects if isinstance(e, (ev.SendTrailer, ev.SendReply))] == [Reason.DELETED] * 2
 
 
 @pytest.mark.rule("P4")
@@ -238,17 +201,6 @@ def test_key_that_could_not_be_written_is_written_before_the_next_frame() -> Non
 
 
 # --- admission ---
-
-
-@pytest.mark.rule("L3")
-def test_stream_with_too_much_in_flight_is_paused_and_goes_on_when_half_is_durable() -> None:
-    bench = Bench(stream_bytes_max=1000)
-    bench.attach(1)
-    effects = bench.send(*(entries(first, b"x" * 300) for first in range(4)))
-    assert effects == [ev.PauseStream(ADDS)]
-    assert bench.ask(ev.FenceRequested, 8, KEY) == [], "a fence is taken all the same"
-    assert not any(isinstance(effect, ev.ResumeStream) for effect in bench.commit(2))
-    assert any(isinstance(effect, ev.ResumeStream) for effect in bench.commit())
 
 
 def test_frames_beyond_twice_the_bound_are_refused() -> None:
