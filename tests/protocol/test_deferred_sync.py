@@ -3,102 +3,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from bk_core.errors import QuorumTimeoutError
 from bk_core.protocol import events as ev
 from bk_core.protocol.writer import LedgerWrite, WriterState
-from tests.kit.amount import some
-from tests.protocol.kit import batch
 from tests.protocol.test_transitions_writer import ack, append, broken, new, session
-from tests.protocol.test_writer_under_failures import SHAPES, World
-
-
-class ForgetfulWorld(World):
-    """Bookies that ack what they have in memory, and lose it when they crash. ``holds`` is what they have on disk."""
-
-    def __init__(self, shape: tuple[int, int, int], rng: random.Random) -> None:
-        self.memory: dict[str, set[int]] = {}
-        self.forces: list[ev.SendForce] = []
-        self.acked = -1
-        super().__init__(shape, rng, deferred_sync=True)
-
-    def carry(self, effects: list[object]) -> None:
-        for effect in effects:
-            match effect:
-                case ev.AttachSession():
-                    assert effect.deferred
-                case ev.SendForce():
-                    self.forces.append(effect)
-                case ev.Acked(through):
-                    assert through > self.acked
-                    self.acked = through
-                case ev.Confirm(lac):
-                    assert lac <= self.acked
-            super().carry([effect])
-
-    def persist(self, key: tuple[int, int]) -> tuple[int, int]:
-        """A bookie takes some more frames of a session, without syncing them; the session's count."""
-        bookie, frames, taken = self.sessions[key]
-        upto = self.rng.randint(taken, len(frames))
-        for ids in frames[taken:upto]:
-            self.memory.setdefault(bookie, set()).update(ids)
-        self.sessions[key] = (bookie, frames, upto)
-        return upto, len(frames)
-
-    def force_acts(self, healthy: bool) -> None:
-        """A bookie answers a force, perhaps after it crashed and without what it had forgotten."""
-        effect = self.forces.pop(self.rng.randrange(len(self.forces)))
-        if not healthy and self.rng.random() < 0.1:
-            return self.step(ev.ForceFailed(effect.index, effect.session, "no"))
-        self.holds.setdefault(effect.bookie, set()).update(self.memory.get(effect.bookie, ()))
-        return self.step(ev.Forced(effect.index, effect.session))
-
-    def crash(self) -> None:
-        """All connections of a bookie break, and it has forgotten what it did not sync."""
-        bookie = self.rng.choice(sorted({each[0] for each in self.sessions.values()}))
-        self.memory.pop(bookie, None)
-        for key in [key for key, each in self.sessions.items() if each[0] == bookie]:
-            del self.sessions[key]
-            self.step(ev.SessionBroken(*key, "it crashed"))
-
-    def turn(self, *, healthy: bool = False) -> None:
-        if self.forces and self.rng.random() < 0.3:
-            return self.force_acts(healthy)
-        if not healthy and self.sessions and self.rng.random() < 0.1:
-            return self.crash()
-        return super().turn(healthy=healthy)
-
-    def bookie_acts(self, healthy: bool) -> None:
-        if self.sessions:  # else all have crashed
-            super().bookie_acts(healthy)
-
-
-@pytest.mark.rule("P12", "MUST1")
-@pytest.mark.parametrize("seed", range(some(300, few=60)))
-def test_what_is_confirmed_is_on_the_disks_of_an_ack_quorum_and_the_close_forces_the_rest(seed: int) -> None:
-    rng = random.Random(seed)
-    world = ForgetfulWorld(SHAPES[seed % len(SHAPES)], rng)
-    for _ in range(150):
-        if rng.random() < 0.25:
-            world.step(ev.Append(batch(*[b"x" * rng.randint(0, 5)] * rng.randint(1, 6))))
-        if rng.random() < 0.1:
-            world.step(ev.Force())
-        world.turn()
-        world.check(world.machine.lac)
-        if world.machine.state is WriterState.FAILED:
-            break
-    world.step(ev.Close())
-    for _ in range(4_000):
-        if world.machine.state in (WriterState.CLOSED, WriterState.FAILED):
-            break
-        world.turn(healthy=True)
-    assert world.error is None
-    assert world.machine.state is WriterState.CLOSED, "everybody answers and it does not end"
-    assert world.stored.value.last_entry_id == world.machine.lap
-    world.check(world.machine.lap)
 
 
 def forced(machine: LedgerWrite, index: int) -> list[object]:

@@ -10,7 +10,7 @@ import pytest
 
 from bk_core import quorum
 from bk_core.entries.frame import decode_frame
-from bk_core.errors import MetadataUnavailableError, NotEnoughBookiesError
+from bk_core.errors import MetadataUnavailableError
 from bk_core.model import LedgerMetadata, Versioned
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.events import (
@@ -167,25 +167,3 @@ def test_what_is_confirmed_is_on_an_ack_quorum_that_metadata_names_and_the_close
     assert world.machine.state is WriterState.CLOSED, "everybody answers and it does not end"
     assert world.stored.value.last_entry_id == world.machine.lap
     world.check(world.machine.lap)
-
-
-@pytest.mark.rule("MUST1")
-@pytest.mark.parametrize("seed", range(some(150, few=40)))
-def test_delayed_and_degraded_writers_confirm_nothing_that_an_ack_quorum_does_not_hold(seed: int) -> None:
-    rng = random.Random(seed)
-    shape = SHAPES[seed % len(SHAPES)]
-    world = World(shape, rng, delay_ensemble_change=seed % 3 > 0, allow_degraded_writes=seed % 3 < 2)
-    for turn in range(200):
-        world.spares = 40 if turn % 50 > 40 else rng.choice((0, 1, 5))
-        if rng.random() < 0.25 and world.machine.state is WriterState.OPEN:
-            world.step(Append(batch(*[b"x" * rng.randint(0, 5)] * rng.randint(1, 6))))
-        world.turn()
-    world.spares = 40
-    world.step(Close())
-    for _ in range(3_000):
-        if world.machine.state in (WriterState.CLOSED, WriterState.FAILED):
-            break
-        world.turn(healthy=True)
-    assert world.machine.state in (WriterState.CLOSED, WriterState.FAILED), "everybody answers and it does not end"
-    assert isinstance(world.error, NotEnoughBookiesError) or world.machine.state is WriterState.CLOSED
-    world.check(world.machine.lac)
