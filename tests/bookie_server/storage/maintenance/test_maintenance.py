@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookKeeperError, StorageFailedError
+from bk_core.errors import BookKeeperError
 from bookie_server.storage.bytes.index_rows import Rows
 from bookie_server.storage.disk.space import Usage
 from bookie_server.storage.maintenance.index_port import Stopping
@@ -157,37 +157,6 @@ def test_sealing_comes_before_everything_else() -> None:
         assert kept.maintenance.space.recycled == 0
 
 
-@pytest.mark.rule("S6")
-def test_a_failed_sync_of_a_checkpoint_ends_all_acks() -> None:
-    disk = SimDisk()
-    kept = Kept(files=disk)
-    kept.fill(1, 1)
-    kept.fill(2, 1)
-    kept.delete(1)
-    disk.faults.syncs = 1
-    with pytest.raises(StorageFailedError):
-        kept.settle()
-    with pytest.raises(StorageFailedError):
-        kept.log.append_group([entries(3, range(3))])
-    with pytest.raises(StorageFailedError):
-        kept.maintenance.step()
-
-
-def test_a_full_disk_keeps_the_checkpoint_waiting_and_it_is_made_when_there_is_room() -> None:
-    disk = SimDisk()
-    kept = Kept(files=disk, limits=limits(checkpoint_interval_s=1))
-    kept.fill(1, 1)
-    kept.fill(2, 1)
-    kept.delete(1)
-    disk.faults.no_byte = True
-    kept.settle(20)
-    assert kept.maintenance.space.recycled == 0
-    assert files_of(disk, "checkpoint") == []
-    disk.faults.no_byte = False
-    kept.settle(20)
-    assert kept.maintenance.space.recycled > 0
-
-
 class Failing:
     """Paced work that fails some times."""
 
@@ -228,24 +197,6 @@ def test_a_stop_comes_through_whatever_is_under_way() -> None:
     with pytest.raises(Stopping):
         kept.settle()
     assert kept.maintenance.tasks.errors == 0
-
-
-def test_two_kinds_of_paced_work_share_the_time_and_keep_to_their_rates() -> None:
-    kept = Kept()
-    done = {"one": 0, "other": 0}
-
-    def work(name: str) -> Callable[[int], int]:
-        def step(budget_bytes: int) -> int:
-            done[name] += budget_bytes
-            return budget_bytes
-
-        return step
-
-    kept.maintenance.tasks.add_paced("one", work("one"), 8 << 20)
-    kept.maintenance.tasks.add_paced("other", work("other"), 2 << 20)
-    kept.settle(20)
-    assert done["one"] == pytest.approx(20 * (8 << 20), rel=0.1)
-    assert done["other"] == pytest.approx(20 * (2 << 20), rel=0.1)
 
 
 def test_the_index_hears_of_a_sealed_segment_even_if_it_could_not_be_asked_at_first(

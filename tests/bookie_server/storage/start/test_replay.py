@@ -224,21 +224,6 @@ def test_leftovers_of_a_creation_cut_short_are_removed(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_many_crashes_in_a_row_lose_nothing(tmp_path: Path) -> None:
-    rng, must = random.Random(5), []
-    for life in range(8):
-        storage = Storage(tmp_path / "d", segment_bytes=SEGMENT)
-        assert not storage.report.damage
-        assert_honest(storage, must, healthy=True)
-        for k in range(rng.randrange(1, 12)):
-            frame = entries(life % 3, range(1000 * life + 10 * k, 1000 * life + 10 * k + 10), size=300)
-            storage.append(frame)
-            must.append(frame)
-            if rng.random() < 0.3:
-                storage.log.record_position()
-        storage.close(crash=rng.random() < 0.7)
-
-
 @pytest.mark.rule("S3")
 def test_the_newest_segment_that_is_gone_is_damage_although_no_successor_names_it(tmp_path: Path) -> None:
     segments = filled(tmp_path / "d")
