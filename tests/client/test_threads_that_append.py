@@ -15,8 +15,6 @@ from bk_core.client import ClientConfig
 from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WindowFullError
-from bk_core.logs.leading.leader import LogLeader
-from bk_core.logs.named_log import NamedLog
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster
 from tests.kit.switching import tiny_switches
@@ -119,38 +117,3 @@ async def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the
         found = [p async for batch in reader.read(0, reader.last_add_confirmed) for p in batch.to_list()]
         await reader.close()
         assert found == told.all()
-
-
-@pytest.mark.long
-@pytest.mark.rule("MUST15")
-async def test_each_offset_that_was_told_while_a_leader_rolls_names_its_entry_in_the_log() -> None:
-    async with memory_cluster(3) as cluster:
-        log, told = NamedLog(cluster.client(SMALL), "events", password=PASSWORD), Told()
-        leader = await log.lead()
-
-        def nowait(name: int) -> None:
-            for number in range(EACH):
-                payload = b"%d-%d" % (name, number)
-                told.note(until_there_is_room(lambda p=payload: leader.append_nowait(p)), [payload])
-
-        async def batches(leader: LogLeader, name: int) -> None:
-            for number in range(EACH // 10):
-                payloads = [b"%d-%d-%d" % (name, number, k) + bytes(100) for k in range(4)]
-                last = await leader.append_batch(EntryBatch.from_list(payloads))
-                told.note(last - len(payloads) + 1, payloads)
-
-        async def rolls() -> None:
-            for _ in range(5):
-                await leader.roll()
-
-        threads = (asyncio.to_thread(nowait, name) for name in (1, 2))
-        work = (*threads, batches(leader, 3), batches(leader, 4), rolls())
-        async with asyncio.timeout(40):
-            await asyncio.gather(*work)
-            await leader.close()
-        found: list[bytes] = []
-        async for offset, batch in log.read(0, await log.end_offset()):
-            assert offset == len(found)
-            found += batch.to_list()
-        assert found == told.all()
-        assert len((await log.head()).value.tail) > 1  # it did roll; a ledger without entries is not listed
