@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +11,14 @@ from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
-from bk_core.metadata import open_store
 from bk_core.model import DigestType
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, LookupPlan, Pending
-from bookie_server.main import Bookie
 from bookie_server.storage.bytes.membership import runs_of_ids
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from tests.kit.amount import examples
-from tests.kit.lanes import Lane, Listener, bookie_config, digester, frame
+from tests.kit.lanes import digester, frame
 from tests.kit.memory_holdings import MemoryHoldings, stored
 
 LEDGER = 7
@@ -153,36 +146,3 @@ def test_unresolved_frame_is_asked_for_before_anything_is_said() -> None:
     ids = entry_ids_of(parse_header(data), data)
     plan = holdings.plan(LEDGER, 0, 8, 1000, {place: runs_of_ids(ids)})
     assert found_by(plan, {place: data}) == set(ids.tolist())
-
-
-@pytest.mark.rule("S2")
-async def test_striped_frames_are_served_before_and_after_a_restart(tmp_path: Path) -> None:
-    """Small segments, so that some frames come back from a sealed segment's index and have to be read to be asked."""
-    spans = 40
-
-    uri = f"memory://{uuid.uuid4().hex}"
-    store = open_store(uri)
-    store.initialize_cluster()
-    for start in range(3):
-        bookie = await Bookie.start(bookie_config(tmp_path, uri, segment_size_bytes=9 << 20))
-        transport = LaneTransport(Caller())
-        transport.update_bookies(list(store.writable_bookies().values()))
-        lane = Lane("grpc", transport, bookie.bookie_id)
-        if not start:
-            listener = Listener()
-            session = lane.attach(LEDGER, listener)
-            for first in range(0, spans * 9, 9):
-                transport.link(lane.bookie_id).send(session, striped(first, 9, 1, session=session))
-            filler = lane.attach(8, listener)
-            for first in range(20):
-                lane.send(filler, 8, first, [os.urandom(1 << 20)])
-            await listener.acked(session, spans)
-            await listener.acked(filler, 20)
-        entries, trailer = await lane.read(LEDGER, 0, spans * 9 + 5)
-        expected = {i: b"entry %d" % i for i in range(spans * 9) if (1 - i) % 3 < 2}
-        assert entries == expected
-        absent = {i for gap in trailer.absent for i in range(gap.first, gap.last + 1)}
-        assert absent == set(range(spans * 9 + 6)) - set(expected)
-        await transport.close()
-        await bookie.stop()
-    store.close()
