@@ -21,7 +21,6 @@ from bk_core.protocol.ends.follower import LedgerFollower
 from bk_core.protocol.ends.lac import QuorumLacRead
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
-from tests.kit.snapshot import copied, fingerprint_of
 from tests.protocol.kit import LEDGER, digester, metadata
 
 
@@ -205,17 +204,6 @@ def test_the_first_id_of_the_last_fragment_is_a_floor() -> None:
     read = QuorumLacRead(moved(8, "b0", "b1", "b3").value, digester())
     read.step(proof(0, -1))
     assert read.step(proof(1, -1))[-1] == ev.Confirm(7)
-
-
-@pytest.mark.rule("P11")
-def test_a_copy_of_a_follower_goes_its_own_way() -> None:
-    machine, watches = following()
-    machine.step(ev.TimerFired("stall"))
-    machine.step(ev.MetadataRead(metadata()))
-    twin = copied(machine)
-    assert fingerprint_of(twin) == fingerprint_of(machine)
-    twin.step(proof(watches[0].index, 9))
-    assert (twin.lac, machine.lac) == (9, -1)
 
 
 # --- against a model -------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from bk_core.entries.frame import decode_frame, encode_frame
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead
 from bk_core.wire.lane.reasons import EntryRange
-from tests.kit.snapshot import copied, fingerprint_of
 from tests.protocol.kit import LEDGER, digester, metadata
 from tests.protocol.test_reader import VALUES, delivered, plain, reading, striped
 
@@ -214,15 +213,3 @@ def test_a_bookie_that_never_stops_is_stopped() -> None:
     for _ in range(2):
         assert machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))) == []
     assert cancels(list(machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))))) == [first.request]
-
-
-@pytest.mark.rule("P11")
-def test_a_copy_of_a_read_goes_its_own_way() -> None:
-    machine, _ = started()
-    machine.step(ev.FramesRead(1, plain(0, 4)))
-    twin = copied(machine)
-    assert fingerprint_of(twin) == fingerprint_of(machine)
-    assert delivered(twin.step(ev.FramesRead(1, plain(5, 11)))) == VALUES[5:]
-    assert fingerprint_of(twin) != fingerprint_of(machine)
-    assert delivered(machine.step(ev.FramesRead(1, plain(5, 11)))) == VALUES[5:]
-    assert fingerprint_of(twin) == fingerprint_of(machine)

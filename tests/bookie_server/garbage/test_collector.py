@@ -29,7 +29,6 @@ from bookie_server.garbage.collector import (
     Started,
     TimerFired,
 )
-from tests.kit.transitions import printed, twin_of
 
 CONFIG = CollectorConfig(interval_ms=1000, grace_ms=100, pause_ms=10, retry_ms=20, tries_max=2, look_ids_max=3)
 GRACE, NEXT = SetTimer(1, 100), SetTimer(CANDIDATES_TIMER, 10)
@@ -189,15 +188,6 @@ def test_a_flood_of_hints_is_bounded() -> None:
     made.step(Hinted(range(1000)))
     made.step(Hinted(range(1000, 2000)))
     assert made.candidates == 5
-
-
-def test_a_twin_goes_its_own_way() -> None:
-    made = collector(*SECOND_LOOK)
-    twin = twin_of(made)
-    assert printed(twin) == printed(made)
-    assert made.step(gone(1, 7)) == [Forget((7,))]
-    assert printed(twin) != printed(made)
-    assert twin.step(gone(1, 7)) == [Forget((7,))]
 
 
 # --- copies that live elsewhere ---
