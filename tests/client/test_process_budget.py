@@ -56,22 +56,6 @@ async def test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through(
 
 
 @pytest.mark.rule("P3")
-async def test_beside_a_writer_that_holds_everything_a_new_one_sends_at_once_and_gets_its_part() -> None:
-    async with memory_cluster() as cluster:
-        config = replace(CONFIG, window_bytes_max=8 * MIB, slow_bookie_bytes_max=16 * MIB)
-        client = cluster.client(config)
-        hot, late = await client.create_ledger(), await client.create_ledger()
-        hold(cluster)
-        assert 6 * MIB < fill(hot, bytes(10_000)) <= 7 * MIB + 10_000
-        assert fill(late, bytes(10_000)) >= MIB // 2
-        third = await client.create_ledger()  # and one that finds the budget used up
-        fill(late, b"")
-        assert third.append_nowait(bytes(2 * MIB)) == 0
-        release(cluster)
-        await asyncio.gather(hot.close(), late.close(), third.close())
-
-
-@pytest.mark.rule("P3")
 async def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up() -> None:
     async with memory_cluster(3) as cluster:
         config = replace(CONFIG, process_window_bytes_max=2 * MIB)
@@ -120,27 +104,6 @@ async def test_a_writer_that_ends_gives_its_part_back_and_others_go_on(how: str)
 def test_the_budget_is_checked_with_the_window() -> None:
     with pytest.raises(InvalidArgumentError, match="process_window_bytes_max"):
         ClientConfig(process_window_bytes_max=MIB)
-
-
-async def test_threads_that_poll_get_through_beside_each_other() -> None:
-    async with memory_cluster() as cluster:
-        client = cluster.client(replace(CONFIG, process_window_bytes_max=MIB))
-        writers = [await client.create_ledger() for _ in range(6)]
-        done: list[int] = []
-
-        def produce(writer: LedgerWriter) -> None:
-            sent = 0
-            while sent < 300:
-                try:
-                    writer.append_nowait(bytes(5_000))
-                    sent += 1
-                except WindowFullError:
-                    threading.Event().wait(0.001)
-            done.append(sent)
-
-        await asyncio.gather(*(asyncio.to_thread(produce, writer) for writer in writers))
-        assert done == [300] * 6
-        await asyncio.gather(*(writer.close() for writer in writers))
 
 
 @pytest.mark.rule("K4")
