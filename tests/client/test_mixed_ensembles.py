@@ -63,16 +63,14 @@ async def entries(client: BookKeeper, ledger_id: int, *, recover: bool) -> list[
 
 @pytest.mark.rule("P6", "MUST6")
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("digest", [DigestType.CRC32C, DigestType.MAC])
-async def test_bookies_of_both_kinds_hold_one_ledger(
-    sizes: tuple[int, int, int], digest: DigestType, tmp_path: Path
-) -> None:
+async def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     wanted = [b"entry %d" % k for k in range(900)]
 
     async with asyncio.timeout(40), mixed_cluster(tmp_path) as (client, _, theirs):
         names = ("ensemble_size", "write_quorum_size", "ack_quorum_size")
         closed, dead = [
-            await client.create_ledger(digest_type=digest, **dict(zip(names, sizes, strict=True))) for _ in range(2)
+            await client.create_ledger(digest_type=DigestType.MAC, **dict(zip(names, sizes, strict=True)))
+            for _ in range(2)
         ]
         for writer in (closed, dead):
             await append(writer, 0, 499)
