@@ -31,6 +31,7 @@ def test_mutated_frames_are_read_as_they_would_be_by_themselves() -> None:
     assert tally.frames > 2 * tally.faults, "readers went on behind the bad frames"
 
 
+@pytest.mark.long
 def test_it_notices_a_reader_that_trusts_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts._Part, "differs", lambda self, rows: None)
     assert run_rounds(range(12)).problems != []
@@ -74,18 +75,21 @@ def test_no_mutated_hello_or_request_opens_anything(kind: Callable[[int], Tally]
     assert tally.doors // 5 < tally.faults < tally.doors, "some are let in, and many are not"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [token_round, hello_round, admin_round])
 def test_it_notices_who_takes_any_token(kind: Callable[[int], Tally], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "verify", lambda *_: Claims("anybody", 1e12, ""))
     assert rounds_of(kind, 4).problems != []
 
 
+@pytest.mark.long
 def test_it_notices_doors_that_stand_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls.PortTls, "admitted", lambda self, principal, token, port: principal)
     for kind in (hello_round, admin_round):
         assert rounds_of(kind, 2).problems != []
 
 
+@pytest.mark.long
 def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(adds.WireAdds, "_refused", lambda self, sent, places, _: self._taken(sent, places.size))
@@ -98,6 +102,7 @@ def test_it_notices_connections_that_believe_too_much(monkeypatch: pytest.Monkey
         assert rounds_of(bookie_round, 6).problems != []
 
 
+@pytest.mark.long
 def test_a_round_of_the_proof_tries_rounds_that_no_other_tries() -> None:
     ask = Namespace(seed=1000, jobs=2, doors=True)
     tried: list[int] = []
