@@ -65,16 +65,6 @@ def test_a_bookie_without_news_is_asked_again_after_a_pause_only() -> None:
     assert of(machine.step(ev.TimerFired(timer.name)), ev.SendWatchLac)
 
 
-@pytest.mark.rule("P10")
-def test_after_an_ensemble_change_the_new_bookie_is_watched_and_the_old_one_no_more() -> None:
-    machine, watches = following()
-    effects = machine.step(ev.MetadataChanged(moved(4, "b0", "b7", "b2")))
-    assert of(effects, ev.CancelRead) == [ev.CancelRead(watches[1].index)]
-    assert [watch.bookie for watch in of(effects, ev.SendWatchLac)] == ["b7"]
-    assert machine.lac == 3  # the fragment began above what was confirmed
-    assert machine.step(proof(watches[1].index, 99)) == []
-
-
 def test_a_ledger_closed_below_what_was_confirmed_has_lost_entries() -> None:
     machine, watches = following()
     machine.step(proof(watches[0].index, 9))

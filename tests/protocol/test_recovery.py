@@ -91,16 +91,6 @@ def finish_write_back(machine: LedgerRecovery, effects: list[object]) -> list[ob
     return out
 
 
-@pytest.mark.rule("P5")
-def test_a_bookie_whose_lac_fails_its_digest_has_not_been_heard() -> None:
-    machine, _ = claimed()
-    body = bytearray(lac_body(10, digester()))
-    body[9] ^= 1
-    machine.step(LacAnswered(0, lac_body=bytes(body)))
-    assert machine.step(LacAnswered(1)) == []
-    assert of(machine.step(LacAnswered(2)), SendRead) != []
-
-
 @pytest.mark.rule("MUST4")
 def test_a_partial_frame_is_no_answer_to_a_recovery_read() -> None:
     machine, reads = fenced()

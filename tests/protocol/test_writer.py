@@ -16,7 +16,6 @@ from bk_core.protocol.events import (
     SendLac,
     SessionBroken,
     SessionEnded,
-    SetTimer,
     TimerFired,
     WriteMetadata,
 )
@@ -45,16 +44,6 @@ def test_each_frame_carries_the_lac_and_length_of_its_moment() -> None:
 def fail_bookie(machine: LedgerWrite, index: int) -> list[object]:
     session = machine.delivery.lanes[index].session
     return list(machine.step(SessionEnded(index, session, 0, Reason.READ_ONLY)))
-
-
-@pytest.mark.rule("P9")
-def test_an_idle_writer_hints_its_lac_once() -> None:
-    machine = writer()
-    append(machine, b"0")
-    acked(machine, 0, 1)
-    assert SetTimer("lac", 5) in acked(machine, 1, 1)
-    assert [hint.bookie for hint in of(machine.step(TimerFired("lac")), SendLac)] == ["b0", "b1", "b2"]
-    assert machine.step(TimerFired("lac")) == []
 
 
 def hinted(machine: LedgerWrite) -> list[str]:
