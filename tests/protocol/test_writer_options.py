@@ -112,6 +112,19 @@ def test_bookies_that_stall_together_are_replaced_in_one_change() -> None:
     assert machine.change.indices == (0, 1)
 
 
+def test_a_bookie_that_fails_during_a_change_is_replaced_once_however_long_that_takes() -> None:
+    machine = writer()
+    append(machine, b"0")
+    fails(machine, 0)
+    fails(machine, 1)
+    acked(machine, 2, 1)
+    for _ in range(10):
+        machine.step(ev.TimerFired("adds"))
+    effects = change_is_written(machine, list(machine.step(ev.BookiesRead(ALL))))
+    assert of(effects, ev.ReadBookies), "the second failure came during the first change"
+    assert of(list(machine.step(ev.BookiesRead(ALL))), ev.WriteMetadata), "one spare is enough for one bookie"
+
+
 def test_quarantined_bookies_are_taken_when_nothing_else_is_left() -> None:
     machine = writer()
     append(machine, b"0")
