@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-FORK = "tests/transport/test_after_fork.py::"
+FORK = "tests/e2e/test_fork.py::test_a_forked_child_connects_or_is_refused_at_once_and_never_crashes"
 LANES = "tests/transport/test_lanes.py::test_"
 
 _MANY = "test_many_sessions_and_grants_leave_in_several_messages_each_behind_what_it_needs"
@@ -16,7 +16,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bk_core/after_fork.py",
         "    if _used_before_fork:\n        raise",
         "    if False:\n        raise",
-        (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
+        (FORK,),
         "a child fails after seven seconds with a misleading error, or dies by a signal",
         "K4",
     ),
@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bk_core/after_fork.py",
         "_used_before_fork or _used, False",
         "_used, False",
-        (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
+        (FORK,),
         "as above, for those who fork twice",
         "K4",
     ),
@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bk_core/after_fork.py",
         "    if _used_before_fork:\n        for thing",
         "    if False:\n        for thing",
-        (FORK + "test_a_child_is_refused_if_grpc_was_used_before_the_fork_and_ends_like_any_program",),
+        (FORK,),
         "a child hangs or crashes when it collects garbage or ends",
         "K4",
     ),
