@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from bk_core.errors import InvalidArgumentError, PackageMismatchError
 
 SHOWN_MAX = 10
+"""The maximum number of names in an error."""
 _TOPICS = 'log, or logs for several: .load("events"), .load(["a", "b"])'
 KAFKAS: Mapping[str, str] = {
     "kafka.bootstrap.servers": 'metadataServiceUri, for instance "zk://host:2181/ledgers": the bookies are found there',

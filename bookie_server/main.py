@@ -69,6 +69,7 @@ EXIT_BUG = 70
 """Exit code after a bug of ours: EX_SOFTWARE of sysexits.h."""
 
 _START_AGAIN_S = 1.0
+"""The seconds between two attempts to start while the metadata store does not answer."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 

@@ -10,6 +10,7 @@ from bookie_server.storage.check.check import examine
 from bookie_server.storage.check.findings import DirectoryFindings, LedgerFindings, SegmentFindings
 
 LEDGERS_SHOWN_MAX = 1000
+"""The maximum number of damaged ledgers in the table for people. ``--json`` lists all of them."""
 
 
 def check(path: Path, *, repair: bool, as_json: bool) -> int:

@@ -32,14 +32,18 @@ from bk_core.protocol.replication.copies import Blocked, CopiesLeft, copies_left
 from bk_core.protocol.replication.events import ClusterRead
 
 POLL_S = 2.0
+"""The seconds between two looks at the remaining ledgers."""
 REPORT_S = 10.0
+"""The longest time, in seconds, between two lines of progress while nothing new blocks the command."""
 TAKEN_WITHIN_S = 60.0
 """How long, in seconds, the command waits for the bookie to obey. A bookie reads its order as often as it checks its
 disk, by default every 10 s."""
 LOOKS_MAX = 2_000
 """The maximum number of remaining ledgers that one poll examines."""
 WRITERS = 16
+"""The number of threads that read and mark ledgers, because each call to the metadata store waits for its answer."""
 LEDGERS_NAMED = 10
+"""The maximum number of ledgers that a message names one by one."""
 BLOCKED_TOLD = 100
 """The maximum number of blocked ledgers of each kind that ``--json`` lists at each poll."""
 STUCK = (Blocked.NO_BOOKIE, Blocked.LAST_COPY)

@@ -15,6 +15,7 @@ from bk_core.errors import InvalidArgumentError, RemoteProtocolError
 from bk_core.model import BookieId, Endpoint
 
 DEADLINE_S = 5.0
+"""The seconds that the bookie's admin port has for its answer."""
 
 
 def inspect(access: Access, bookie_id: BookieId, *, as_json: bool) -> int:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from bk_core.protocol.replication.balance import Assigned, Disk, MovePlan
 
 REACH_TIMEOUT_S = 2.0
+"""The seconds that each bookie has to report its free space."""
 _FILE = click.Path(exists=True, dir_okay=False)
 MOVES_SHOWN = 20
+"""The maximum number of moves in the table for people. ``--json`` lists all of them."""
 
 
 @click.command("rebalance")

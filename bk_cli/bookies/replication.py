@@ -18,6 +18,7 @@ from bk_core.cluster.replication import unreadable as cannot_be_read
 from bk_core.observe import log_level
 
 LEDGERS_SHOWN = 20
+"""The maximum number of ledgers that are listed without ``--all``."""
 
 
 @click.group()

@@ -23,6 +23,7 @@ def as_objects(findings: Sequence[Finding]) -> list[dict[str, str]]:
 
 
 SPANS_MAX = 8
+"""The maximum number of ranges in a sentence."""
 
 
 def spans(ranges: Sequence[tuple[int, int]]) -> str:

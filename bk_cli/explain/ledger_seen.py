@@ -43,6 +43,7 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import OwnPart, own_parts
 
 ANSWER_S = 0.4
+"""The seconds that all bookies together have for their answers, so that the command takes about a second."""
 CLOSE_S = 0.05
 """The time, in seconds, that closing connections may take. It is short, because the process ends anyway."""
 FRAGMENTS_MAX = 50

@@ -34,6 +34,7 @@ SCAN_BYTES = 64 << 20
 LEDGERS_MAX = 50
 """The maximum number of newest ledgers of a partition whose records are read."""
 PARTS_AT_ONCE = 8
+"""The maximum number of partitions that are examined at the same time."""
 SHOWN_MAX = 8
 """The maximum number of ledgers or subscriptions that a sentence names."""
 

@@ -37,6 +37,7 @@ LEDGERS_ROOT = "/ledgers"
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 FOLLOW_S = 0.05
+"""The seconds between two looks while a command waits for a process."""
 
 APACHE_JAVA = (
     *("-Xmx256m", "-XX:MaxDirectMemorySize=256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),

@@ -29,9 +29,11 @@ from bk_core.model import LedgerId
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 ROUND_BYTES_MAX = 64 << 20
+"""The maximum number of payload bytes in one append of the benchmark."""
 ROUNDS_MAX = 100_000
 """The maximum number of rounds in flight. Each is a task."""
 SETUP_AT_ONCE = 16
+"""The maximum number of ledgers that are created at the same time."""
 CUSTOM_METADATA = {"bk.bench": b"1"}
 """Marks the ledgers of a run, so that those of a killed run can be recognised."""
 READ_BYTES = 4 << 20

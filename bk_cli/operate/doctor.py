@@ -32,8 +32,11 @@ from bk_core.model import BookieId
 
 SPARE = 4  # a ledger's three bookies and a spare (RULES E2)
 REACH_TIMEOUT_S = 3.0
+"""The seconds that each bookie has for its answer."""
 ACL_NODES_MAX = 10_000
+"""The maximum number of nodes whose ACLs are examined."""
 ACL_LOOK_S = 3.0
+"""The seconds after which the command stops examining ACLs."""
 NODES_LOOK_S = 5.0
 """The seconds after which the command stops reading the nodes of the metadata store. It reads the few that can stop a
 whole service first, and ledgers last."""

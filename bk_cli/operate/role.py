@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROLES = tuple(role.value for role in Role)
 _TRIES = 5
+"""The maximum number of attempts to change the table. An attempt fails if another client changes the table first."""
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

@@ -26,7 +26,9 @@ NO_LEDGER: LedgerId = -1
 """The ledger id in a grant whose rights are not about one ledger."""
 
 GRANT_BYTES_MAX = 4 + 8 + 2 * (2 + 4 * TEXT_MAX) + 8 + 2 + 16 + 32
+"""The size of the longest grant in bytes, with an instance id and an identity of TEXT_MAX characters of 4 bytes."""
 KEY_BYTES_MIN = 32
+"""The minimum size of a key in bytes. It is the size of the grants' MAC, HMAC-SHA256."""
 
 _MAGIC = b"BKG1"
 _KEY_ID = struct.Struct(">4s8s")

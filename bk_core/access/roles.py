@@ -27,6 +27,7 @@ Apache's bookies, which have no roles."""
 
 ROLES_VERSION = 1
 TEXT_MAX = 1_024
+"""The maximum number of characters of a name or value in the table."""
 LINES_MAX = 2_000
 """The maximum number of lines in the table. It keeps the table far below the size limit of a node of the metadata
 store."""

@@ -16,6 +16,7 @@ from bk_core.errors import AuthenticationError, InvalidArgumentError
 logger = logging.getLogger(__name__)
 
 SECRET_BYTES_MAX = 64 << 10
+"""The maximum size of a file with a secret, in bytes, so that a wrong path does not load a large file."""
 
 
 def secret_of_file(path: str, option: str) -> bytes:

@@ -53,6 +53,8 @@ FIRST_FOLDERS = (
 create such a folder with another ACL."""
 
 ACL_BYTES_MAX = 1000
+"""The maximum size of an ACL in bytes. A request repeats the ACL for each node that it creates, and ZooKeeper refuses
+requests of 1 MiB."""
 _LETTERS = {"r": READ, "w": WRITE, "c": CREATE, "d": DELETE}
 
 _RULES: tuple[tuple[str, str, str, str, str], ...] = (

@@ -20,6 +20,7 @@ from bk_core.errors import ClientClosedError, ForkedHandleError, InvalidArgument
 T = TypeVar("T")
 H = TypeVar("H")
 STOP_TIMEOUT_S = 10.0
+"""The seconds for which closing waits for the loop to end its work."""
 
 
 class LoopThread:

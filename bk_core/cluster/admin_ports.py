@@ -26,7 +26,9 @@ from bk_core.model import HTTP, BookieId, BookieServiceInfo, Endpoint
 from bk_core.observe.metrics import quantile
 
 AT_ONCE = 64
+"""The maximum number of bookies whose admin ports are asked at the same time."""
 ANSWER_BYTES_MAX = 4 << 20
+"""The maximum size of an answer in bytes. The admin port of a bookie sends no more."""
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")

@@ -20,6 +20,7 @@ from bk_core.model import HTTP, BookieId, BookieServiceInfo, LedgerId
 from bk_core.transport.caller import Caller
 
 REACH_TIMEOUT_S = 1.0
+"""The seconds that each bookie has to report its free space and state."""
 COUNT_TIMEOUT_S = 1.0
 """The maximum number of seconds for counting marks, because a cluster may have a million of them."""
 MARKS_KEPT = 10_000

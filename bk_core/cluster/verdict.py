@@ -15,7 +15,9 @@ from bk_core.cluster.finding import Finding, Weight
 COPIES = 3
 """The number of bookies that a ledger needs by default (RULES E2)."""
 FULL = 0.85
+"""The used part of a bookie's space from which on the verdict warns that the bookie is nearly full."""
 NAMED = 3
+"""The maximum number of things that a sentence names one by one."""
 
 Object = Mapping[str, Any]
 

@@ -68,8 +68,11 @@ CACHED_PARTS_MAX = 1 << 16
 """The maximum number of extents and references in the cached pages of a connection, which take about 40 MB of
 memory."""
 UNKNOWN_ATTEMPTS_MAX = 5
+"""The maximum number of attempts to create a log or a page while the metadata store does not answer."""
 FORGET_ATTEMPTS_MAX = 10
+"""The maximum number of attempts to delete a transaction record while other clients change the log."""
 NEAREST_LOGS = 3
+"""The maximum number of existing logs that an error about an unknown log names."""
 
 R = TypeVar("R")
 Apply = Callable[[LogHead, Pages], Change]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from bk_core.entries.batch import Bytes
 
 SLOT_BYTES_MIN = 64 << 10
+"""The size of the smallest slot in bytes."""
 FREE_BYTES_MAX = 64 << 20
+"""The default of the maximum size, in bytes, of all unused slots that are kept."""
 _MADE_BYTES = 8 << 20  # large slots of one size are made in blocks of 8 MB, so that they are in huge pages
 _LARGE_BYTES = HUGE_BYTES // 4
 

@@ -13,7 +13,9 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.model import LedgerId, LedgerMetadata, Versioned
 
 READERS = 16
+"""The number of threads that read records, because each read waits for its answer."""
 PART = 1024
+"""The number of ledger ids that the threads get together."""
 
 Found: TypeAlias = Versioned[LedgerMetadata] | MetadataCorruptError
 

@@ -38,7 +38,9 @@ LEDGERS_MAX = 20
 
 
 _QUEUE_MAX = 10_000
+"""The maximum number of lines that wait for the file. Further lines are dropped and counted."""
 _CLOSE_S = 3.0
+"""The seconds for which closing waits until the queued lines are written."""
 
 
 def line_of(time_s: float, did: str, outcome: str, **about: object) -> str:

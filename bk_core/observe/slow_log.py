@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 
 LINES_PER_S = 2.0
+"""The number of lines per second that are logged in the long run."""
 BURST = 10.0
+"""The number of lines that may be logged together before LINES_PER_S applies."""
 
 
 class SlowLog:

@@ -37,6 +37,7 @@ logger = logging.getLogger("bk_core.pulsar")
 T = TypeVar("T")
 
 LOOKUPS_AT_ONCE = 32
+"""The maximum number of ledgers of a plan whose records are read, or which are opened, at the same time."""
 PASSWORD = b""
 """The password of the ledgers of Pulsar's brokers, unless they are configured with another one."""
 GUESSED_ENTRY_BYTES = 1024

@@ -49,6 +49,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 Moved: TypeAlias = Callable[[TopicRange], Awaitable[TopicRange | None]]
 """A function that returns a range as a range of the ledger's copy in other storage, or None if there is none."""
 PIECE_BYTES = 4 << 20
+"""The size, in bytes, of the pieces in which a ledger is read from bookies, and in which chunks are looked for."""
 COPY_PIECE_BYTES = 32 << 20
 """How much of a copy is looked through at once for chunks. A piece is read from the begin of its block on, which is
 64 MiB long by Pulsar's default."""
@@ -56,7 +57,9 @@ MADE_TOGETHER = 4
 """The number of record batches that are made before the first of them is given out. A few short entries may have many,
 each of some tens of megabytes."""
 AHEAD_BYTES = 16 << 20
+"""The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
+"""The maximum size, in bytes by estimate, of the pieces that a search for outcomes of transactions reads together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 LATEST = "latest"
 """The start of a tail that leaves out the existing messages."""
 SUBSCRIPTIONS_SHOWN = 20
+"""The maximum number of subscriptions in an error about an unknown subscription."""
 
 
 @dataclass(frozen=True, slots=True)

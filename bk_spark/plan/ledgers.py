@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bk_core.client import BookKeeper, LedgerReader
 
 TAIL_WAIT_S = 30.0
+"""The longest time, in seconds, of one wait for the LAC of a ledger. The wait is repeated."""
 REESTIMATE_GROWTH = 2
 """The growth factor of an open ledger after which its average entry size is measured again."""
 

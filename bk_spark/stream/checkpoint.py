@@ -25,6 +25,7 @@ VERSIONS = ("v1", "v2")
 COMMIT_VERSIONS = ("v1", "v2", "v3")
 NO_POSITION = "-"
 FILE_BYTES_MAX = 64 << 20
+"""The maximum size of a checkpoint file that is read, in bytes."""
 _HEADING = 2  # the version, and Spark's line about the batch, whose times differ in each plan
 
 

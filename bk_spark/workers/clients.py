@@ -35,6 +35,8 @@ logger = logging.getLogger("bk_spark.workers.clients")
 CLIENTS_MAX = 8
 READERS_MAX = 8
 FALLBACK_JITTER_S = 1.0
+"""The longest random pause, in seconds, before a task connects to the metadata service on its own. It spreads the
+connections of many tasks."""
 AGAIN_S = 0.5
 """The pause, in seconds, before the metadata service is asked again, in case it refused at once."""
 TASK_DEFAULTS: Mapping[str, int] = {

@@ -26,6 +26,7 @@ _ours = logging.getLogger("bk_spark")
 if "PYSPARK_SPARK_SESSION_UUID" in os.environ and not _ours.level:  # Spark sets it in workers whose lines it collects
     _ours.setLevel(logging.INFO)  # else ours would have the root logger's level, WARNING; our lines are INFO
 RANGES_SHOWN = 3
+"""The maximum number of ranges in a log line of a task."""
 
 
 def reading(line: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

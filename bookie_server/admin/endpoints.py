@@ -39,6 +39,7 @@ ENDPOINT = "httpserver"
 """The name of the admin port in a registration, as Apache's bookies write it."""
 
 LACKING_MAX = 1_000
+"""The maximum number of incomplete ledgers in one answer."""
 
 _WILDCARDS = ("0.0.0.0", "::")
 _USER = re.compile(r"(?<=://)[^/@]*@")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 BEAT_S = 0.5
+"""The seconds between two beats, by which the loop shows that it runs."""
 STALLED_S = 2.0
 """A bookie is not ready if its loop has not run for this many seconds."""
 DEAD_S = 30.0

@@ -24,6 +24,7 @@ from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_S = 600.0
+"""The seconds between two log lines with the totals of the maintenance."""
 
 Release = Callable[[int], None]
 

@@ -16,6 +16,7 @@ from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events
 
 DEADLINE_S = 30.0
+"""The seconds for which the caller waits for an answer of the machine."""
 
 
 class OwnReads:

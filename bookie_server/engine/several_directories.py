@@ -21,6 +21,7 @@ from bookie_server.machine.events import Piece
 from bookie_server.machine.state import LedgerFacts, LookupPlan, Pending
 
 _REMEMBERED_MAX = 1 << 17
+"""The maximum number of ledgers whose directory is remembered."""
 
 
 class SpreadHoldings:

@@ -50,6 +50,7 @@ shortest session timeout that ZooKeeper grants by default, 4 s."""
 _LOOK_IDS = 1_000  # records that a comparison reads in one look
 _CHUNK = 1 << 16  # listed ledgers compared at a time
 _LOOP_TIMEOUT_S = 30.0
+"""The seconds for which the thread waits for an answer of the loop."""
 
 
 class StoreEvidence:

@@ -33,6 +33,8 @@ from bookie_server.machine.turns import FairQueue, Turns
 _ID_MAX = (1 << 63) - 2
 _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
+"""The maximum number of ABSENT ranges in a trailer. With more of them, neighbours are joined, so the trailer stays
+small."""
 _CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
 
 

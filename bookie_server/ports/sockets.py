@@ -17,8 +17,11 @@ from bk_core.model import host_and_port, plain_host
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 512
+"""The maximum number of connections that the kernel queues until the bookie accepts them."""
 _ACCEPTED_A_TURN = 64
+"""The maximum number of connections accepted in one turn of the loop, so that other work is not delayed."""
 _ACCEPT_AGAIN_S = 1.0
+"""The seconds for which no connection is accepted after accept has failed, for instance because no file is free."""
 
 
 def listening_socket(address: str, port: int, option: str) -> socket.socket:

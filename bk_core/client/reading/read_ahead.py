@@ -19,7 +19,9 @@ from bk_core.entries.parts import ColumnsWanted
 from bk_core.model import EntryId, LedgerId, LedgerMetadata
 
 RANGES_MAX = 32
+"""The default of the maximum number of ranges that are read at the same time."""
 BYTES_MAX = 4 << 20
+"""The default of the maximum number of payload bytes, by estimate, in the ranges that are read at the same time."""
 BATCHES_QUEUED_MAX = 2
 """The maximum number of batches of one range that wait for the consumer. :mod:`bk_core.client.reading.ranges` has
 another queue, of the events of one read."""

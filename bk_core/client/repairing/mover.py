@@ -25,6 +25,7 @@ from bk_core.protocol.replication.machine import LedgerReplication
 from bk_core.protocol.replication.requests import ReplicationConfig
 
 HINT_TIMEOUT_S = 2.0
+"""The seconds for which a move waits for the answer to its hint. Without the hint, the source checks later."""
 
 
 @dataclass(frozen=True, slots=True)

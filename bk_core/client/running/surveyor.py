@@ -21,8 +21,11 @@ from bk_core.transport.port import Transport
 logger = logging.getLogger(__name__)
 
 SCRIPT_ARGUMENTS_MAX = 100
+"""The maximum number of hosts for one run of the rack script. Hadoop has the same default for its scripts."""
 SCRIPT_TIMEOUT_S = 10.0
+"""The seconds after which a run of the rack script is ended."""
 SPACE_TIMEOUT_S = 2.0
+"""The seconds that a bookie has to report its free space."""
 
 
 class Surveyor:

@@ -44,7 +44,9 @@ from bk_core.logs.model.unlinking import UnlinkedRecord, unlinked_by
 from bk_core.model import LedgerId, Versioned
 
 ATTEMPTS_MAX = 30
+"""The maximum number of attempts of a change. An attempt fails if another client changed the head first."""
 FAILURES_MAX = 5
+"""The maximum number of attempts of a change that may fail because the metadata store does not answer."""
 STEP_BYTES_MAX = 1_040_000
 """The maximum size of a multi in bytes. ZooKeeper refuses 1 MiB (N3)."""
 LOG_OVERHEAD_BYTES = 300

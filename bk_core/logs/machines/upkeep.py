@@ -35,6 +35,7 @@ from bk_core.logs.model.unlinking import UnlinkedRecord, ledgers_kept, pages_kep
 from bk_core.model import LedgerId
 
 RETENTION_MAX = 2**62
+"""The maximum retention, in milliseconds or bytes. A sum of two such numbers still fits into 64 bits."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ CODECS = (RAW, ENVELOPE, JSON, ARROW)
 COMPRESSIONS = ("none", "lz4", "zstd")
 """The compression methods of columns in entries of codec ``arrow``."""
 CODEC_NAME_BYTES_MAX = 32
+"""The maximum length of a codec's name in UTF-8 bytes. Every extent in the head repeats the name."""
 PUBLISH_ID_BYTES = 16
 
 APPLICATION = "pyspark-bookkeeper"

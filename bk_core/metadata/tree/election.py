@@ -18,6 +18,8 @@ from bk_core.metadata.unreadable import NodeKind
 T = TypeVar("T")
 
 _TRIES = 10
+"""The maximum number of attempts of a step. An attempt fails if other processes change the votes meanwhile, or if the
+store does not answer."""
 UNKNOWN_OWNER = "unknown (its vote cannot be read)"
 """The name that is shown for the elected process if its vote cannot be read. Such a vote counts nevertheless."""
 

@@ -29,6 +29,7 @@ from bk_core.metadata.tree.tree import (
 )
 
 RESERVED_MAX = 16
+"""The maximum number of ids that one request to the store reserves."""
 _RESERVED_S = 0.25  # the seconds for which the ids of one reservation last, at the rate of the last second
 _TOGETHER_S = 1.0
 """The number of seconds that a thread waits while another thread requests ids from the store. Then it sends a request

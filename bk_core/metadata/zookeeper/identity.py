@@ -20,6 +20,7 @@ from bk_core.installing import how_to_install
 
 logger = logging.getLogger(__name__)
 _BYTES_MAX = 16_384
+"""The number of bytes that are read of a file of credentials."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,11 @@ from bk_core.pulsar.model.message_id import EntryPosition
 from bk_core.pulsar.model.topic_name import TopicName
 
 TIMEOUT_S = 10.0
-"""The time for a whole answer, its redirects included, in seconds."""
+"""The time limit, in seconds, for a whole answer, with the redirects that lead to it."""
 ANSWER_BYTES_MAX = 64 << 20
 """The maximum size of an answer in bytes. It is large because an answer lists every ledger and cursor of the topic."""
 REDIRECTS_MAX = 5
+"""The maximum number of redirects of a request. A broker redirects to the broker that owns the topic."""
 
 
 class BrokerAdmin:

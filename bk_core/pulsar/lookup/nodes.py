@@ -16,7 +16,9 @@ from bk_core.pulsar.model.topic_name import TopicName
 
 SNAPSHOTS = "__transaction_buffer_snapshot"
 NEAR_TOPICS = 3
+"""The maximum number of similar names in an error about an unknown topic."""
 NAMESPACES_SHOWN = 20
+"""The maximum number of namespaces in an error about an unknown namespace."""
 
 
 class PulsarNodes:

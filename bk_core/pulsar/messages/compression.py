@@ -22,6 +22,7 @@ _RATIO_MAX = {1: 256, 2: 1100, 4: 32}
 refused before decompression. zstd has no highest ratio."""
 NAMES = {0: "NONE", 1: "LZ4", 2: "ZLIB", 3: "ZSTD", 4: "SNAPPY"}
 _SLACK_BYTES = 1024
+"""The number of bytes by which a size may exceed that of the highest ratio, so that short data is not refused."""
 
 
 class CompressionError(ValueError):

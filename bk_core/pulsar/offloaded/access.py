@@ -23,6 +23,7 @@ DRIVERS = (*S3_DRIVERS, GCS_DRIVER, AZURE_DRIVER)
 """The drivers whose storage is found from the topic's record, in lower case."""
 HADOOP_DRIVER = "filesystem"
 TIMEOUT_S = 60.0
+"""The default of the deadline of one request to a storage, in seconds, all attempts included."""
 
 CREDENTIALS: Mapping[str, str] = {
     "access_key": "access_key",

@@ -33,6 +33,7 @@ from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredOb
 REQUEST_BYTES = 8 << 20
 """The most bytes of a block in one request. With the request ahead, a range holds about twice as much."""
 OBJECTS_SHOWN = 3
+"""The maximum number of objects that an error names."""
 INDEXES_KEPT = 64
 """How many copies stay open with their indexes: the next range of the same ledger needs no request for them."""
 

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 REQUESTS_AT_ONCE = 16
+"""The maximum number of requests to storages that run at the same time. Each takes a thread of a pool."""
 ATTEMPTS_MAX = 4
+"""The maximum number of attempts of a request, if the failure may pass."""
 BACKOFF_S = 0.2
+"""The longest pause before the second attempt, in seconds. It doubles for each further attempt."""
 CONNECT_S = 10.0
+"""The longest time, in seconds, for connecting to a storage."""
 REFUSED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|PERMISSION_DENIED|UNAUTHENTICATED|Forbidden|Unauthorized"
     r"|HTTP status 40[13]\b|\] 40[13] "

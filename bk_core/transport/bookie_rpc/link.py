@@ -38,6 +38,7 @@ Otherwise a slow bookie would seem silent."""
 PAUSE_S = 0.01
 PAUSE_S_MAX = 1.0
 PERMIT_DEADLINE_S = 10.0
+"""The seconds that a bookie has to show that it accepts the client."""
 _WATCH_SLACK_S = 5.0
 _INFO_FLAGS = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 

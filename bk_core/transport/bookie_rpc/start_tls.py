@@ -22,6 +22,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 MESSAGE_BYTES_MAX = 4096
+"""The maximum size, in bytes, of the answer to START_TLS. A correct answer has less than a hundred bytes."""
 _LENGTH = struct.Struct(">I")
 
 

@@ -19,6 +19,7 @@ from bk_core.model import Endpoint
 
 _PREFIX = "local="
 _SEND_BYTES = 1 << 20
+"""The size of the send buffer of a local connection, in bytes."""
 
 
 def place() -> str:

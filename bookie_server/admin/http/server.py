@@ -47,9 +47,11 @@ _SHOWN_NOTHING = {
 """The text of the log line for each refusal of a client that showed nothing. A refused certificate or token is logged
 elsewhere."""
 CONNECTIONS_MAX = 16
+"""The maximum number of connections to the admin port."""
 DEADLINE_S = 5.0
 """The deadline of each step of a request, in seconds: to receive all of it, to make the answer, to send the answer."""
 ANSWER_BYTES_MAX = 4 << 20
+"""The maximum size of the body of an answer, in bytes. Readers accept no more."""
 
 _LINGER_S = 0.5
 _LINGER_BYTES = 64 << 10

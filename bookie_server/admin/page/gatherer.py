@@ -23,6 +23,7 @@ from bk_core.transport.caller import Caller
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
+"""The seconds between two looks at the cluster while a page is open."""
 IDLE_S = 60.0
 """The seconds for which the looks continue after the last request of a page."""
 FIRST_S = 4.0

@@ -51,6 +51,7 @@ METADATA_S = 2.5
 """The deadline of each call to the metadata store, in seconds. It is less than the deadline of an answer."""
 KEPT_S, KEPT_MAX = 1.0, 64
 QUERY_MAX = 1024
+"""The maximum length of the query in a URL, in characters."""
 
 Asked = Mapping[str, str]
 

@@ -38,16 +38,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GRANT_LIFE_MS = 600_000
+"""The default of the time for which a grant is valid, in milliseconds."""
 KEPT_S = 5.0
+"""The default of the time, in seconds, for which data of the metadata store are cached."""
 STALE_S = 3_600.0
+"""The time, in seconds, for which cached data are used while the metadata store does not answer."""
 CLOCKS_MS = 60_000
 """A grant is valid from this many milliseconds before it is made, because the clocks of bookies differ."""
 LEDGERS_KEPT = 10_000
+"""The maximum number of ledgers whose facts are cached."""
 VALUE_BYTES_KEPT = 1_024
+"""The maximum size, in bytes, of a key and value of custom metadata that is cached. It keeps the cache small."""
 MAKING_MAX = 512
 """The maximum number of grants that are being made at once; one identity may have half of them. More are refused as
 OVERLOADED."""
 THREADS = 4
+"""The number of threads that make grants, because making one may wait for the metadata store."""
 
 
 class Denied(Exception):

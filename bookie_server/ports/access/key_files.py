@@ -12,6 +12,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 KEYS_BYTES_MAX = 1 << 20
+"""The maximum size of a file of keys in bytes, so that a wrong path does not load a large file."""
 
 
 def read_key_file(path: Path, *, secret: bool = False) -> bytes:

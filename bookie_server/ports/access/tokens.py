@@ -27,8 +27,10 @@ LEEWAY_S = 30
 """How far the clocks of issuer and bookie may differ, in seconds."""
 
 LIFE_S_MAX = 24 * 3600
+"""The longest life of an accepted token, in seconds."""
 
 SUBJECT_CHARACTERS_MAX = 256
+"""The maximum number of characters of the subject that a token names."""
 _RSA_BITS_MIN = 2048
 
 REFUSED = "the token is refused"

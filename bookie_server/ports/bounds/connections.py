@@ -25,6 +25,7 @@ Address = tuple[str, int, int]
 LOG_EVERY_S = 60.0
 """Log lines with one kind of warning are at least this many seconds apart."""
 _REPORT_S = 600.0
+"""The minimum number of seconds between two log lines about connections."""
 
 
 class Connections:

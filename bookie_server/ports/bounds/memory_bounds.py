@@ -29,7 +29,9 @@ ANSWER_BYTES_MAX = 64 << 20
 """The maximum size of all control answers that wait for clients; fences may use a quarter more."""
 
 _FILES_WANTED = 1 << 16
+"""The number of open files to request from the system if it sets no hard limit, or a higher one."""
 _GROWTH = 64 << 20
+"""The growth of the process, in bytes, after which silent streams are ended again."""
 _NO_LIMIT = 1 << 63
 
 HELLO_TIMEOUT_S = 10.0

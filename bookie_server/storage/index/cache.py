@@ -18,6 +18,7 @@ from bookie_server.storage.index.ledger_frames import BlockFrames, column
 from bookie_server.storage.index.search import SPARSE_SECTION, Search
 
 INDEX_CACHE_BYTES = 64 << 20
+"""The default of the maximum size of the cache, in bytes."""
 _ENTRY_BYTES = 300
 """The approximate memory of an entry of the cache, in bytes, besides its contents."""
 

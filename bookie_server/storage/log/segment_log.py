@@ -42,6 +42,7 @@ from bookie_server.storage.log.segment_pool import SEGMENTS_KEPT_FREE, NewSegmen
 __all__ = ["NO_SPACE", "SEGMENT_SIZE_BYTES", "CommitStats", "SegmentLog"]
 
 SEGMENT_SIZE_BYTES = 256 << 20
+"""The default size of a segment file in bytes."""
 AHEAD_BYTES = 64 << 10
 """The size of the write for a small group in blocks that were never written: the group, and zeros behind it. The file
 system must record for each such block that it is now written, which takes longer than the sync of the block. So one

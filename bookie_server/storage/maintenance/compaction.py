@@ -48,6 +48,7 @@ PART_BYTES = 4 << 20
 COPY_BYTES_MAX = 2 << 20
 """The maximum size of one call of ``copy``, because other groups wait for it."""
 COPY_FRAMES_MAX = 1024
+"""The maximum number of frames in one call of ``copy``. Small frames cost time for each frame."""
 
 Copy: TypeAlias = Callable[[Sequence[bytes | bytearray | memoryview]], Sequence[Place]]
 """A function that writes copies of frames durably, by :meth:`SegmentLog.append_group` with ``reserve=True``, and

@@ -42,11 +42,13 @@ from bookie_server.storage.maintenance.sealed.stored import StoredIndex, StoredS
 logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 << 20
+"""The amount of work in one step, in bytes. It is small, so that sealing and spares do not wait long."""
 PUT_OFF_STEPS = 12
 """How often :meth:`Reindexer.step` must find nothing to do before a postponed index is tried again."""
 LOST_OFFSET = 1
 """The offset in records that name lost entries. It is within the segment's header, and no multiple of 64."""
 _MARKS_MAX = 4096
+"""The maximum number of lost entries, and of bad frames, of one segment whose ledgers are marked."""
 
 
 @dataclass(slots=True)
