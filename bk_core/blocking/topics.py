@@ -48,9 +48,9 @@ class Topic(BlockHandle[topic.Topic]):
 
     def subscription(self, name: str) -> dict[int, Position]:
         """Return the position of a subscription in each partition, by the number of the partition, or by −1 for a topic
-        without partitions. It can be the ``start`` of a read. All messages before it are acknowledged; some after it
-        may be, too. The subscription itself does not move. Raises InvalidArgumentError, which names the subscriptions
-        that exist, if no partition has it."""
+        without partitions. A read can take it as ``start``. All messages before the position are acknowledged, and some
+        messages after it may be. The call does not move the subscription. Raises InvalidArgumentError, which names the
+        existing subscriptions, if no partition has this subscription."""
         return self._thread.call(self._inner.subscription(name))
 
     def to_arrow(

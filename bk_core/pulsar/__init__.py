@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of Apache Pulsar, read from the ledgers that hold them, without a broker. Nothing here writes.
+"""Reads topics of Apache Pulsar from their ledgers, without a broker. Nothing here writes.
 
-``model/`` has the records of the metadata store, and ``messages/`` decodes entries into rows; neither does I/O.
+``model/`` has the records of the metadata store, and ``messages/`` decodes entries into rows. Neither does I/O.
 ``topic.py`` has the public calls.
 """

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from bk_core.pulsar.reading import LedgerReads, Moved, PartitionReading
 
 QuorumUse: TypeAlias = Literal["settle", "follow", "ignore"]
-"""The use of ``quorum_settle_ms``: for a read, which settles before it plans; for a tail or stream, which looks for the
-end in the background; or none."""
+"""How a planner uses ``quorum_settle_ms``. ``settle`` is for a read, which waits for the quorum's end before it plans.
+``follow`` is for a tail or a stream, which looks for that end in the background. ``ignore`` does not look for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class PulsarAccess:
     """The addresses and secrets with which topics are read.
 
     ``metadata_uri`` is the place of Pulsar's metadata (``zk://host:2181/path``), if it is not the ZooKeeper of the
-    ledgers. ``admin_url`` is the admin port of a broker or proxy (``http://host:8080``), which is asked where an open
-    topic ends. ``token_path`` is a file with the token for its requests, which is read at each request; ``ca_path`` is
-    a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
+    ledgers. ``admin_url`` is the admin port of a broker or proxy (``http://host:8080``); reads ask it where an open
+    topic ends. ``token_path`` is a file with the token for these requests, and each request reads it anew. ``ca_path``
+    is a file with the certificates to trust. ``password`` is the password of the ledgers, if the brokers are configured
     with one. ``private_keys`` has private keys in PEM by the key names that producers use; ``*`` stands for all names.
 
-    With ``quorum_settle_ms``, reads also show entries above the LAC of an open ledger that an ack quorum of bookies
-    returns twice, so many milliseconds apart (``readMode=quorum``). Such an entry may vanish if the broker was paused
-    for longer; docs/pulsar.md says who should not use it.
+    With ``quorum_settle_ms``, reads also show entries above the LAC of an open ledger if an ack quorum of bookies
+    returns them twice, ``quorum_settle_ms`` milliseconds apart (``readMode=quorum``). Such an entry may vanish if the
+    broker was paused for longer; docs/pulsar.md says who should not use it.
 
     ``offload`` says how ledgers in object storage are read.
     """
@@ -115,8 +115,8 @@ class PulsarCluster:
         return self._broker is not None
 
     async def last_confirmed(self, topic: TopicName) -> EntryPosition | None:
-        """Return the broker's word about the end of a topic or partition; None if it has no entry, or without a broker.
-        Raises the errors of :meth:`BrokerAdmin.last_confirmed`."""
+        """Return the last confirmed entry of a topic or partition that the broker reports, or None if the topic has no
+        entry or no broker's address was given. Raises the errors of :meth:`BrokerAdmin.last_confirmed`."""
         return None if self._broker is None else await asyncio.to_thread(self._broker.last_confirmed, topic)
 
     async def may_have_transactions(self, nodes: PulsarNodes, topic: TopicName) -> bool:
@@ -136,8 +136,8 @@ class PulsarCluster:
         return PartitionReading(planner.topic, self.reads(planner.moved), ReadOptions(schema_of(None)), _no_history)
 
     def reads(self, moved: Moved | None = None) -> LedgerReads:
-        """Return what reads ranges of ledgers, from bookies and from object storage. ``moved`` looks for the copy of a
-        ledger that the bookies have deleted since it was planned (:meth:`PartitionPlanner.moved`)."""
+        """Return a reader of ranges of ledgers, in bookies and in object storage. ``moved`` looks for the copy of a
+        ledger that the bookies have deleted since the range was planned (:meth:`PartitionPlanner.moved`)."""
         from bk_core.pulsar.reading import LedgerReads
 
         return LedgerReads(self.bookkeeper, self._access.password, self._offloaded, moved)

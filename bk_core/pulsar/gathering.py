@@ -90,7 +90,7 @@ class _Box:
 
 
 def _follows(last: EntryBatch, piece: TopicRange, next_piece: TopicRange, batch: EntryBatch) -> bool:
-    """Return whether ``batch`` continues where ``last`` ends, so that the two can be joined."""
+    """Return whether ``batch`` continues where ``last`` ends, so that the two batches can be joined."""
     return (
         batch.ledger_id == last.ledger_id
         and next_piece.is_compacted == piece.is_compacted

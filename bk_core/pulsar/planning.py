@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans reads of one topic or partition: finds its ledgers, the end of the last one, and its compacted ledger.
+"""Plans reads of one topic or partition. A plan needs its ledgers, the end of the last ledger, and its compacted
+ledger.
 
 Ledgers are opened without recovery, so no writer is disturbed.
 """
@@ -41,12 +42,12 @@ LOOKUPS_AT_ONCE = 32
 PASSWORD = b""
 """The password of the ledgers of Pulsar's brokers, unless they are configured with another one."""
 GUESSED_ENTRY_BYTES = 1024
-"""The assumed size of an entry in bytes, for estimates where no record gives the size of a closed ledger."""
+"""The assumed size of an entry in bytes, if no record has the size of a closed ledger of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEnd:
-    """The last confirmed entry of a topic, or None if it has none. ``source`` says where this is from: ``closed`` (the
+    """The last confirmed entry of a topic, or None if it has none. ``source`` says how it was found: ``closed`` (the
     ledger's metadata), ``lac`` (the bookies), ``quorum`` (entries above the LAC that an ack quorum of bookies holds),
     ``broker``, or ``terminated`` (the topic's record)."""
 
@@ -55,9 +56,9 @@ class TopicEnd:
 
 
 class PartitionPlanner:
-    """Plans reads of one topic or partition. A tail plans again and again with the same object. ``broker_may_fail``:
-    while no broker answers, the topic ends at its LAC; without it, a missing answer is an error. ``settled`` looks for
-    the end above the LAC (``readMode=quorum``)."""
+    """Plans reads of one topic or partition. A tail uses the same object for all its plans. With ``broker_may_fail``, a
+    topic ends at its LAC while no broker answers. Without it, a missing answer is an error. ``settled`` looks for the
+    end above the LAC (``readMode=quorum``)."""
 
     def __init__(
         self,
@@ -83,7 +84,8 @@ class PartitionPlanner:
 
     async def ranges(self, bounds: Bounds, *, compacted: bool = False) -> list[TopicRange]:
         """Return the ranges of a read with these bounds, in order. Raises NoSuchEntryError if the start was trimmed,
-        LedgerOffloadedError if a ledger is only in other storage, and NoSuchLedgerError if a ledger was deleted."""
+        LedgerOffloadedError if a ledger is only in storage that cannot be read, and NoSuchLedgerError if a ledger was
+        deleted."""
         return await self._with_record(lambda record: self._ranges(record, bounds, compacted))
 
     @property
@@ -92,9 +94,10 @@ class PartitionPlanner:
         return self._settled is not None
 
     async def settle(self, end: EntryPosition | None, gate: asyncio.Semaphore) -> None:
-        """Look for the end of the open ledger above its LAC, and wait for it. Plans then end there. A read that ends
-        before ``end``, inclusive, waits only if that is above the LAC. ``gate`` limits how many partitions are opened
-        at once. Raises NoSuchLedgerError, MetadataUnavailableError and QuorumTimeoutError."""
+        """Look for the end of the open ledger above its LAC, and wait for it. Later plans then end there. If the read
+        ends at or below the LAC, the call does not wait; ``end`` is the last entry of the read, or None for all
+        entries. ``gate`` limits the number of ledgers that are opened at the same time. Raises NoSuchLedgerError,
+        MetadataUnavailableError and QuorumTimeoutError."""
         await self._with_record(lambda record: self._settle(record, end, gate))
 
     async def _settle(self, record: ManagedLedger, end: EntryPosition | None, gate: asyncio.Semaphore) -> None:
@@ -110,8 +113,8 @@ class PartitionPlanner:
             await self._settled.wait(reader)
 
     async def _with_record(self, work: Callable[[ManagedLedger], Awaitable[T]]) -> T:
-        """Return the result of ``work`` with the topic's record. If a ledger of the record is gone, read the record and
-        call ``work`` once more."""
+        """Return the result of ``work`` for the topic's record. If a ledger of the record is gone, read the record and
+        call ``work`` a second time."""
         for is_last_try in (False, True):
             record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic)
             try:
@@ -153,9 +156,9 @@ class PartitionPlanner:
         return found
 
     async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
-        """Return the ranges before ``start`` in which a reader looks for chunks, in order: those of at most
-        LOOK_BACK_RANGES ledgers, about ``bytes_max`` bytes. A ledger that is only in storage that cannot be read,
-        and all ledgers before it, are left out. Raises NoSuchLedgerError if a ledger was deleted."""
+        """Return, in order, the ranges before ``start`` in which a reader looks for earlier chunks. They are of at most
+        LOOK_BACK_RANGES ledgers and have about ``bytes_max`` bytes. They begin after the last ledger that no reader can
+        read, because only unreadable storage has it. Raises NoSuchLedgerError if a ledger was deleted."""
         return await self._with_record(lambda record: self._history(record, start, bytes_max))
 
     async def _history(self, record: ManagedLedger, start: EntryPosition, bytes_max: int) -> list[TopicRange]:
@@ -191,7 +194,7 @@ class PartitionPlanner:
         return last
 
     async def _open_end(self, ledger_id: int) -> tuple[EntryId, str]:
-        """Return the greatest of the LAC, the quorum's end and the broker's word, and where it is from."""
+        """Return the greatest of the LAC, the quorum's end and the broker's end, and the name of its source."""
         reader = await self._opened(ledger_id)
         last, source = await reader.refresh_lac(), "lac"
         if reader.is_closed:
@@ -228,9 +231,9 @@ class PartitionPlanner:
         return self._open
 
     def following(self, position: EntryPosition) -> EntryPosition:
-        """Return the position itself or, if the last plan saw its ledger closed before it, the start of the next
-        ledger. A ledger that was read to its end may therefore be trimmed. If a ledger is trimmed earlier, the next
-        plan raises NoSuchEntryError."""
+        """Return ``position`` itself or, if the last plan saw its ledger closed before it, the begin of the next
+        ledger. So a ledger that was read to its end may be trimmed. If a ledger is trimmed earlier, the next plan
+        raises NoSuchEntryError."""
         metadata = self._closed.get(position.ledger_id)
         while metadata is not None and position.entry_id > metadata.last_entry_id:
             later = [each for each in self._order if each > position.ledger_id]
@@ -241,20 +244,20 @@ class PartitionPlanner:
         return position
 
     def closed(self, ledger_id: int) -> LedgerMetadata | None:
-        """Return the metadata of a ledger that the last plan saw closed, or None. An offloaded ledger has none in the
-        store of the ledgers."""
+        """Return the metadata of a ledger that was closed at the last plan, or None for another ledger. The metadata
+        store may have no record of an offloaded ledger."""
         return self._closed.get(ledger_id)
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until the LAC of the open ledger moves, at most ``timeout_s``."""
+        """Wait until the LAC of the open ledger advances, or for ``timeout_s``."""
         if self._open is None or self._open.is_closed:
             await asyncio.sleep(timeout_s)
         else:
             await self._open.wait_lac(self._open.last_add_confirmed, timeout_s)
 
     async def _records(self, ledgers: Sequence[TopicLedger]) -> list[LedgerMetadata]:
-        """Return the metadata of ledgers. Metadata of closed ledgers are taken from the last plan and the last history
-        if these had them."""
+        """Return the metadata of these ledgers. Those of closed ledgers are taken from the last plan or the last
+        history, if these have them."""
         gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look_up(ledger: TopicLedger) -> LedgerMetadata:
@@ -325,8 +328,8 @@ class PartitionPlanner:
             )
 
     async def moved(self, wanted: TopicRange) -> TopicRange | None:
-        """Return a range whose ledger the bookies do not have any more as a range of the ledger's copy in other
-        storage, or None if the topic's record names none that can be read."""
+        """Return the range of a copy's entries, for a range of a ledger that the bookies have deleted. Return None if
+        the topic's record names no copy that can be read."""
         await asyncio.to_thread(self._nodes.sync)
         record = await asyncio.to_thread(self._nodes.managed_ledger, self.topic) or ManagedLedger(())
         for each in record.ledgers:
@@ -335,7 +338,8 @@ class PartitionPlanner:
         return None
 
     def _unreadable(self, ledger: TopicLedger) -> str | None:
-        """Return why no copy of a ledger can be read, or None if there is one."""
+        """Return why a ledger that bookies may have deleted cannot be read from a copy. Return None for any other
+        ledger."""
         if ledger.is_in_bookies or ledger.copy is None:
             return None
         return self._storage.problem(ledger.copy)
@@ -358,8 +362,9 @@ class PartitionPlanner:
 
 
 async def settle(planners: Sequence[PartitionPlanner], bounds: Sequence[Bounds] | None = None) -> None:
-    """Wait for the settled ends of all partitions of a read. Their settle times run together; only the opening of
-    ledgers is limited. Without ``readMode=quorum`` nothing is asked. Raises as :meth:`PartitionPlanner.settle`."""
+    """Wait until the quorum's end of each partition of a read is known. All searches run at the same time, and only the
+    opening of ledgers is limited. Without ``readMode=quorum`` this does nothing. Raises the errors of
+    :meth:`PartitionPlanner.settle`."""
     gate = asyncio.Semaphore(LOOKUPS_AT_ONCE)
     ends = [each.last_entry for each in bounds] if bounds is not None else [None] * len(planners)
     tasks = [
@@ -374,7 +379,7 @@ async def settle(planners: Sequence[PartitionPlanner], bounds: Sequence[Bounds] 
 
 
 def _record_of_copy(ledger: TopicLedger) -> LedgerMetadata:
-    """Return what the topic's record says of an offloaded ledger. Its own record may be deleted."""
+    """Return metadata for an offloaded ledger, made from the topic's record. The ledger's own record may be deleted."""
     assert ledger.copy is not None
     return LedgerMetadata(
         ensemble_size=1,
@@ -393,7 +398,7 @@ def _closed_of(ledgers: Sequence[TopicLedger], records: Sequence[LedgerMetadata]
 
 
 def bytes_of(ledger: TopicLedger, metadata: LedgerMetadata, others: Sequence[TopicLedger], entries: int) -> int:
-    """Return the size in bytes of the first ``entries`` entries of a ledger, estimated from means per entry."""
+    """Return the size in bytes of the first ``entries`` entries of a ledger. It is estimated from average sizes."""
     if metadata.is_closed and metadata.length > 0:
         return metadata.length * entries // max(1, metadata.last_entry_id + 1)
     if ledger.entries > 0 and ledger.bytes > 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one topic or partition in order. Rows are made on another thread, so the event loop goes on receiving entries.
+"""Reads one topic or partition in order. Another thread makes rows, so that the event loop can receive entries
+meanwhile.
 
-The outcomes of transactions are looked for once a read meets the first message of a transaction. The read then scans
-the heads of all entries up to the end: they show which transactions were aborted, and where
-the first undecided message is.
+A read looks for the outcomes of transactions once it meets the first message of a transaction. It then scans the heads
+of all entries up to the end. They show which transactions were aborted, and where the first undecided message is.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
 _Rows: TypeAlias = "tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]"
 _Lack: TypeAlias = LookBack | frozenset[int]
-"""Something that rows of some entries need first: chunks, or versions of the schema."""
+"""What some entries lack before rows can be made of them: chunks, or versions of the schema."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 Moved: TypeAlias = Callable[[TopicRange], Awaitable[TopicRange | None]]
-"""A function that returns a range as a range of the ledger's copy in other storage, or None if there is none."""
+"""A function that returns the same range of the ledger's copy in other storage, or None if there is no such copy."""
 PIECE_BYTES = 4 << 20
 """The size, in bytes, of the pieces in which a ledger is read from bookies, and in which chunks are looked for."""
 COPY_PIECE_BYTES = 32 << 20
-"""How much of a copy is looked through at once for chunks. A piece is read from the begin of its block on, which is
-64 MiB long by Pulsar's default."""
+"""The size, in bytes, of the pieces in which chunks are looked for in a copy. It is larger than for bookies, because a
+piece is read from the begin of its block, which has 64 MiB by Pulsar's default."""
 MADE_TOGETHER = 4
-"""The number of record batches that are made before the first of them is given out. A few short entries may have many,
-each of some tens of megabytes."""
+"""The number of record batches that are made before the first of them is yielded. A few short entries may have many
+batches of some tens of megabytes each."""
 AHEAD_BYTES = 16 << 20
 """The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
@@ -64,8 +64,8 @@ SCAN_AHEAD_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Options for reading the messages of a topic. ``values`` decodes values into columns, and ``newer`` returns the
-    same with the versions of the schema that were added since; without them, values are bytes."""
+    """Options for reading the messages of a topic. ``values`` decodes values into columns. ``newer`` returns such a
+    decoder that also has the versions of the schema added since. If both are None, values are bytes."""
 
     schema: pa.Schema
     decode: DecodeOptions = field(default_factory=DecodeOptions)
@@ -95,8 +95,9 @@ class _SharedReader:
 
 
 class LedgerReads:
-    """Reads ranges of ledgers, from bookies or from copies in other storage. Reads of one ledger at the same time share
-    a reader. A ledger that bookies deleted after it was planned is read from its copy, if ``moved`` finds one."""
+    """Reads ranges of ledgers, from bookies or from copies in other storage. Concurrent reads of one ledger share a
+    reader. If bookies deleted a ledger after it was planned, the ledger is read from its copy, if ``moved`` finds
+    one."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class LedgerReads:
         self._readers: dict[int, _SharedReader] = {}
 
     async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
-        """Yield the entries of a range. Never fences."""
+        """Yield the entries of a range, without fencing the ledger."""
         position = wanted.first
         if wanted.copy is None:
             try:
@@ -186,8 +187,8 @@ class PartitionReading:
         self, ranges: Sequence[TopicRange], bounds: Bounds, beyond: Callable[[], Awaitable[Ranges]] | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the rows of these ranges that are within the bounds. Stops before the first message of an undecided
-        transaction unless the isolation is ``read_uncommitted``. ``beyond`` returns the ranges that the topic has
-        after these: transactions of messages in these ranges may end there."""
+        transaction unless the isolation is ``read_uncommitted``. ``beyond`` returns the topic's ranges after
+        ``ranges``, because transactions of messages in ``ranges`` may end there."""
         left = list(ranges)
         if not self._has_begun:
             self._first, self._has_begun = bounds.first_entry, True
@@ -214,15 +215,15 @@ class PartitionReading:
             left = await self._decided(_from(left, restart), beyond)
 
     async def _with_what_they_lack(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | None:
-        """Return what :meth:`_made` returns once everything that it needs was looked for."""
+        """Return the result of :meth:`_made`, after finding the chunks and schema versions that it needs."""
         while isinstance(made := await asyncio.to_thread(self._made, piece, batch, bounds), LookBack | frozenset):
             await self._find(made)
         return made
 
     def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | _Lack | None:
-        """Return the first rows of some entries, and those behind them. Returns what must be found first, chunks of
-        their messages or versions of the schema, and None if the outcomes of their transactions must be. Everything is
-        looked for once."""
+        """Return the first rows of some entries, and an iterator of the others. If chunks or versions of the schema
+        must be found first, return these. If the outcomes of transactions must be found first, return None. Each is
+        looked for only once."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
@@ -234,7 +235,7 @@ class PartitionReading:
         return _some(rows), rows
 
     async def _find(self, lack: _Lack) -> None:
-        """Find what rows cannot be made without."""
+        """Find the chunks or the schema versions that some entries lack."""
         if isinstance(lack, LookBack):
             await self._look_back(lack)
             return
@@ -316,7 +317,8 @@ def _note(batch: EntryBatch, transactions: Transactions) -> None:
 
 
 def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:
-    """Return the part of ``ranges`` from an entry on. Ranges of a compacted ledger are dropped: they come before it."""
+    """Return the part of ``ranges`` from entry ``first`` on. Ranges of a compacted ledger are dropped, because they
+    come before that entry."""
     kept = list[TopicRange]()
     for each in ranges:
         if each.is_compacted or each.ledger_id < first.ledger_id:

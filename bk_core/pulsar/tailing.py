@@ -21,19 +21,20 @@ if TYPE_CHECKING:
     from bk_core.pulsar.reading import PartitionReading
 
 POLL_S = 0.5
-"""The seconds between two looks of a tail for new ledgers and at the broker's end of the topic. Between them, it sees
-at once when the LAC of an open ledger advances."""
+"""The seconds between two times that a tail looks for new ledgers and asks the broker for the end of the topic. In
+between, the tail notices immediately when the LAC of an open ledger advances."""
 PARTITIONS_S = 5.0
-"""The seconds between two looks of a tail for new partitions."""
+"""The seconds between two times that a tail looks for new partitions."""
 UNAVAILABLE_MAX_S = 60.0
 """The seconds for which a tail continues while the metadata store is unavailable."""
 
 
 class Tail:
-    """The partitions that a tail follows. While the metadata store does not answer, they stay as they are.
+    """The partitions that a tail follows. While the metadata store does not answer, the tail keeps the partitions that
+    it has.
 
-    ``parts`` returns the partitions that exist; ``follow`` opens one of them. With ``latest``, the messages that are
-    confirmed at the first look are skipped.
+    ``parts`` returns the partitions that exist, and ``follow`` opens one of them. With ``latest``, the tail skips the
+    messages that are confirmed when it begins.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Tail:
 
     @property
     def has_ended(self) -> bool:
-        """Whether every partition was terminated and is read."""
+        """Whether every partition was terminated and read to its end."""
         return bool(self._following) and all(each.has_ended for each in self._following.values())
 
     async def planned(self) -> list[tuple[FollowedPartition, list[TopicRange]]]:
@@ -66,7 +67,7 @@ class Tail:
         return found
 
     async def _look(self) -> None:
-        """Look for new partitions every PARTITIONS_S. Raises NoSuchTopicError if the topic is gone."""
+        """Look for new partitions every PARTITIONS_S seconds. Raises NoSuchTopicError if the topic was deleted."""
         if self._loop.time() - self._looked_at < PARTITIONS_S:
             return
         for topic in await self._parts():
@@ -78,7 +79,7 @@ class Tail:
         self._from_latest, self._looked_at = False, self._loop.time()
 
     async def wait(self) -> None:
-        """Wait until an open ledger has more, or for POLL_S."""
+        """Wait until an open ledger has more entries, or for POLL_S."""
         waits = [asyncio.ensure_future(each.planner.wait(POLL_S)) for each in self._following.values()]
         waits = waits or [asyncio.ensure_future(asyncio.sleep(POLL_S))]
         try:
@@ -111,7 +112,7 @@ class FollowedPartition:
             self._go_on(EntryPosition(last.ledger_id, last.entry_id + 1))
 
     async def planned(self) -> list[TopicRange]:
-        """Return the ranges that are new."""
+        """Return the ranges of entries that were not planned before."""
         return await self.planner.ranges(self.bounds)
 
     async def rows(self, ranges: Sequence[TopicRange]) -> AsyncGenerator[RecordBatch, None]:

@@ -49,7 +49,7 @@ SUBSCRIPTIONS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition, or a topic without partitions. ``cursors`` has its subscriptions by name."""
+    """A partition, or a topic without partitions. ``cursors`` has the subscriptions by name."""
 
     topic: TopicName
     ledgers: tuple[TopicLedger, ...]
@@ -122,9 +122,9 @@ class Topic:
 
     async def subscription(self, name: str) -> dict[int, Position]:
         """Return the position of a subscription in each partition, by the number of the partition, or by −1 for a topic
-        without partitions. It can be the ``start`` of a read. All messages before it are acknowledged; some after it
-        may be, too. The subscription itself does not move. Raises InvalidArgumentError, which names the subscriptions
-        that exist, if no partition has it."""
+        without partitions. A read can take it as ``start``. All messages before the position are acknowledged, and some
+        messages after it may be. The call does not move the subscription. Raises InvalidArgumentError, which names the
+        existing subscriptions, if no partition has this subscription."""
         nodes, found, known = await self._cluster.nodes(), dict[int, Position](), set[str]()
         for topic in await asyncio.to_thread(nodes.parts, self._topic):
             planner = self._cluster.planner(nodes, topic)
@@ -365,8 +365,8 @@ class Topic:
     async def _read(
         self, wanted: GivenBounds, given: GivenRows, options: ReadOptions | None = None
     ) -> AsyncGenerator[RecordBatch, None]:
-        """Yield the rows of all partitions. Each is planned only when the read reaches it. ``options`` are those of
-        ``given``, if they are known."""
+        """Yield the rows of all partitions. A partition is planned when the read reaches it. ``options`` are the
+        options that ``given`` makes, if the caller has them already."""
         options = options or await self._options(given)
         nodes = await self._cluster.nodes()
         async with self._planned(nodes, wanted) as parts:
@@ -382,8 +382,8 @@ class Topic:
     async def _planned(
         self, nodes: PulsarNodes, wanted: GivenBounds
     ) -> AsyncIterator[list[tuple[Bounds, PartitionPlanner]]]:
-        """The bounds and the planner of each partition, whose settled ends are known. The planners are closed at the
-        end of the block; a read closes each once it is behind it."""
+        """Yield the bounds and the planner of each partition, after the quorum's ends are known. The planners are
+        closed at the end of the block. A read closes a planner earlier once it has read the partition."""
         topics = await asyncio.to_thread(nodes.parts, self._topic)
         bounds = [wanted.of(topic, self._topic) for topic in topics]
         async with AsyncExitStack() as stack:
@@ -412,7 +412,7 @@ class Topic:
     async def _follow(
         self, wanted: GivenBounds, options: ReadOptions, stack: AsyncExitStack, topic: TopicName
     ) -> FollowedPartition:
-        """Return a partition to follow. ``stack`` closes what it opens."""
+        """Return a partition to follow. ``stack`` closes its planner."""
         planner = self._cluster.planner(await self._cluster.nodes(), topic, broker_may_fail=True, quorum="follow")
         stack.push_async_callback(planner.close)
         return FollowedPartition(planner, self._reading(planner, options), wanted.of(topic, self._topic))
@@ -434,12 +434,14 @@ async def list_topics(
 
 
 def _beyond(planner: PartitionPlanner, bounds: Bounds) -> Callable[[], Awaitable[list[TopicRange]]] | None:
-    """Return a function for the ranges after the end of a read, or None if the read goes to the end of the topic."""
+    """Return a function that returns the ranges behind the end of a read, or None if the read goes to the end of the
+    topic."""
     return None if bounds.end is None else partial(planner.ranges, Bounds(start=bounds.end))
 
 
 class _PulledBatches(Iterator["RecordBatch"]):
-    """Batches that another thread pulls. If an interrupt ends a call, the next call returns the same batch."""
+    """The batches of a read, pulled on another thread. If an interrupt ends a call, the next call returns the batch of
+    that call."""
 
     def __init__(self, source: BatchIterator[RecordBatch], pull: Pull) -> None:
         self._source, self._pull, self._number = KeptItems(source), pull, 0

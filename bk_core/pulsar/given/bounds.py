@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a read of a topic begins and ends, as the caller gives it."""
+"""Converts the begin and the end of a read of a topic from the forms in which callers give them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows that a caller asks a topic for: which columns, and what becomes of values and of bad entries."""
+"""Checks the arguments of a read that choose its columns, and say what to do with values and with bad entries."""
 
 from __future__ import annotations
 

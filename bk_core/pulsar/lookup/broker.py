@@ -149,7 +149,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects of brokers, with the token, but not from HTTPS to HTTP."""
+    """Follows redirects of brokers, and sends the token there, except for redirects from HTTPS to HTTP."""
 
     max_redirections = REDIRECTS_MAX
 

@@ -69,8 +69,8 @@ class PulsarNodes:
         return () if found is None else schema_versions(path, found.value)
 
     def may_have_transactions(self, topic: TopicName) -> bool:
-        """Return whether messages of a topic can belong to transactions. Before the first transaction in a namespace, a
-        broker creates a topic there for snapshots of the states of transactions; this looks for that topic."""
+        """Return whether messages of a topic can belong to transactions. Before the first transaction of a namespace, a
+        broker creates a topic in the namespace for snapshots of transactions. This function looks for that topic."""
         for local in (SNAPSHOTS, f"{SNAPSHOTS}_segments"):
             name = TopicName(topic.tenant, topic.namespace, local)
             for path in (name.managed_ledger_path, name.partitions_path, name.of_partition(0).managed_ledger_path):
@@ -92,7 +92,7 @@ class PulsarNodes:
 
     def topics(self, tenant: str, namespace: str) -> list[tuple[TopicName, int | None]]:
         """Return the topics of a namespace, sorted by name, each with its number of partitions or None. A partition is
-        listed on its own only if the record of its partitioned topic is missing."""
+        listed separately only if the record of its partitioned topic is missing."""
         folder = names.partitioned_topics(tenant, namespace)
         found = dict[TopicName, int | None]()
         for node in self._children(folder):

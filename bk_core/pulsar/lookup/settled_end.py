@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the end of the open ledger of a topic above its LAC, as an ack quorum of bookies gives it (decision 0076).
+"""Finds the end of a topic's open ledger above its LAC, as an ack quorum of bookies holds it (decision 0076).
 
-A read waits for the search. A tail and a stream do not: they show what the LAC confirms, and a search in the background
-goes on from there. While a producer writes, each message confirms the one before it. So the search in the background
-begins once the LAC has stood still for a part of the settle time, and it is given up when the LAC moves. A message of a
-topic that became idle is therefore shown at most ``QUIET`` settle times after the settle time.
+A read waits for the search. A tail and a stream do not wait: they show the messages up to the LAC, and search in the
+background for later ones. While a producer writes, each message confirms the message before it. So the search in the
+background begins once the LAC has not moved for a part of the settle time (``QUIET``), and it is cancelled when the LAC
+moves. A message of a topic that became idle is therefore shown after the settle time and at most ``QUIET`` settle times
+more.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from bk_core.model import NO_ENTRY, EntryId
 logger = logging.getLogger("bk_core.pulsar")
 
 QUIET = 0.1
-"""The part of the settle time for which the LAC stands still before a search begins in the background, and between the
-starts of two searches. So an idle topic costs its bookies at most ten searches in a settle time."""
+"""A tail begins a search once the LAC has not moved for this part of the settle time. The starts of two searches are at
+least as far apart, so an idle topic costs its bookies at most ten searches in a settle time."""
 
 
 class SettledEnd:
-    """Searches for the end of one open ledger at a time, that of a topic or partition. With ``follows`` searches run in
-    the background, one after the other."""
+    """Searches for the end of one open ledger, which is the last ledger of a topic or partition. With ``follows``,
+    searches run in the background, one after the other."""
 
     def __init__(self, settle_ms: float, *, follows: bool) -> None:
         self.settle_ms, self._follows = settle_ms, follows
@@ -44,7 +45,7 @@ class SettledEnd:
         self._found = max(self._found, await reader.wait_quorum_end(self.settle_ms))
 
     def known(self, reader: LedgerReader, lac: EntryId) -> EntryId:
-        """Return the end that is known now, which is at least ``lac``. Does not wait."""
+        """Return the greatest end that is known now, which is at least ``lac``. Does not wait."""
         self._is_of(reader)
         if self._follows:
             self._follow(reader, lac)
@@ -55,7 +56,7 @@ class SettledEnd:
         await self._stop()
 
     def _is_of(self, reader: LedgerReader) -> None:
-        """Begin anew if the topic has another open ledger."""
+        """Forget the search and its result if the topic has another open ledger."""
         if self._ledger_id != reader.ledger_id:
             self._cancel()
             self._ledger_id, self._found, self._lac = reader.ledger_id, NO_ENTRY, NO_ENTRY
@@ -73,7 +74,7 @@ class SettledEnd:
             self._search = asyncio.ensure_future(reader.wait_quorum_end(self.settle_ms))
 
     def _take(self, search: asyncio.Task[EntryId]) -> None:
-        """Keep the result of a search. A search that failed is repeated, and the LAC is the end meanwhile."""
+        """Keep the result of a search. If it failed, the LAC is the end until the next search."""
         if search.cancelled():
             return
         error = search.exception()
@@ -99,6 +100,6 @@ class SettledEnd:
 
 
 def _retrieved(search: asyncio.Task[EntryId]) -> None:
-    """Look at the error of a search that nobody waits for, so that asyncio does not log it."""
+    """Retrieve the error of a cancelled search, so that asyncio does not log it."""
     if not search.cancelled():
         search.exception()

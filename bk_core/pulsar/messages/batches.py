@@ -24,8 +24,8 @@ METADATA = Wanted(
     repeated=frozenset({PROPERTIES}),
 )
 MESSAGES_MAX = 1 << 19
-"""The maximum number of messages in a batch, because each message takes a few hundred bytes of columns. Producers send
-up to 1000 by default."""
+"""The maximum number of messages in a batch. It limits memory, because the columns of a message take a few hundred
+bytes. Producers send up to 1000 messages in a batch by default."""
 MESSAGE_BYTES_MIN = 6
 """The minimum number of bytes in a message of a batch. It has four bytes of size, and the required field with the size
 of its payload."""

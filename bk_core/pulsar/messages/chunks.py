@@ -30,8 +30,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class _Begun:
-    """A message of which some chunks have been added, and others have not. ``first`` is the position of its first
-    chunk."""
+    """A message of which only some chunks have been added. ``first`` is the position of its first chunk."""
 
     first: EntryPosition
     count: int
@@ -41,8 +40,8 @@ class _Begun:
 
 
 class TooManyChunksError(ValueError):
-    """The error for waiting chunks that exceed their limit, and for a message of an impossible size or of another size
-    than in its metadata."""
+    """The error for waiting chunks that exceed their size limit, and for a message of an impossible size or of a size
+    that its metadata contradict."""
 
 
 class Chunks:

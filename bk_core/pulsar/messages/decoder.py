@@ -37,8 +37,8 @@ MARKERS = frozenset({10, 11, 12, 13, 20, COMMIT, ABORT})
 BYTES_AT_ONCE = 32 << 20
 """The approximate number of bytes of messages up to which entries are unpacked together."""
 COLUMN_BYTES = 64
-"""The number of bytes that each message of a batch counts in addition to its payload. It is about a fifth of the size
-of the message's columns."""
+"""The number of bytes that are added for each message of a batch when the size of a part is estimated. It is about a
+fifth of the size of the message's columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 
 OnCorrupt = Literal["fail", "skip"]
@@ -363,7 +363,7 @@ class MessageDecoder:
 
 
 def _is_packed(found: Heads) -> Mask:
-    """Return a mask of the rows whose bodies must be unpacked."""
+    """Return a mask of the rows whose bodies must be unpacked: chunks, and compressed or encrypted messages."""
     metadata = found.metadata
     packed: Mask = (metadata.number(heads.COMPRESSION) != 0) | (metadata.number(heads.CHUNKS) > 1) | _has_keys(found)
     return packed

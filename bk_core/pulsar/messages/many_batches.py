@@ -19,7 +19,7 @@ from bk_core.pulsar.messages import batches
 from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, VARINT, Mask, varints
 
 MESSAGE_BYTES_MAX = 2048
-"""The average size in bytes up to which messages are found by guessing. Larger messages are read faster one by one."""
+"""The average size in bytes up to which messages are found by guessing. Larger messages are found faster one by one."""
 _BLOCK_BYTES = 1 << 18
 """The size in bytes of the blocks that are searched. A block of this size fits into a processor's cache."""
 _SURPLUS = 4

@@ -26,8 +26,9 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
 VALUES_AT_ONCE = 1 << 22
-"""The maximum number of values that are decoded into columns together, each message counted with all types of its
-columns: some tens of megabytes. A schema may have thousands of columns, of which a short message sets none."""
+"""The maximum number of values that are decoded into columns together, which take some tens of megabytes. A message
+counts as many values as its columns have types. A schema may have thousands of columns, most of which a short message
+leaves unset."""
 
 
 class RowMaker:
@@ -53,10 +54,10 @@ class RowMaker:
         return read_heads(batch, compacted=compacted, check=self._options.check_checksums)
 
     def rows(self, found: Heads, bounds: Bounds, keep: Mask | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these entries that are within the bounds, each batch made when it is asked for. ``keep``
-        marks the entries to use (:func:`committed`), and None means all of them. Raises the errors of
-        :meth:`MessageDecoder.messages`, MessageSchemaError for a value that cannot be decoded, and CorruptMessageError
-        for such a key, unless corrupt entries are skipped."""
+        """Yield the rows of these entries that are within the bounds. A batch is made when the caller asks for it.
+        ``keep`` marks the entries to use (:func:`committed`), and None means all of them. Raises the errors of
+        :meth:`MessageDecoder.messages`. Raises MessageSchemaError for a value that cannot be decoded, and
+        CorruptMessageError for such a key, unless corrupt entries are skipped."""
         return self._made(self._decoder.messages(found, keep), bounds)
 
     def missing(self, found: Heads) -> LookBack | None:
@@ -81,8 +82,8 @@ class RowMaker:
                     yield record_batch(left, self._schema, str(self.topic), self.topic.partition, made)
 
     def _decoded(self, found: Messages) -> Iterator[tuple[Messages, Mapping[str, pa.Array]]]:
-        """Yield the messages whose values can be decoded, with the columns of these values: all together, or halves of
-        halves if all have too many values."""
+        """Yield the messages whose values can be decoded, with the columns of these values. If the messages have too
+        many values together, they are decoded in halves."""
         if self.values is None:
             yield found, {}
             return
@@ -99,7 +100,7 @@ class RowMaker:
         yield self._without(problems, found, columns, self._undecodable)
 
     def _with_keys(self, found: Messages, columns: Mapping[str, pa.Array]) -> tuple[Messages, dict[str, pa.Array]]:
-        """Return the messages whose keys can be decoded, and their columns with that of the keys."""
+        """Return the messages whose keys can be decoded, and their columns including the column of keys."""
         keys, problems = keys_of(found)
         return self._without(problems, found, {**columns, KEY: keys}, self._bad_key)
 
@@ -143,7 +144,7 @@ class RowMaker:
 
 
 def types_in(kinds: Iterable[pa.DataType]) -> int:
-    """Return the number of types, each with those inside it."""
+    """Return the number of types, including the types inside each of them."""
     return sum(1 + types_in(each.field(place).type for place in range(each.num_fields)) for each in kinds)
 
 
@@ -158,9 +159,9 @@ class LookBack:
         self._bytes = 0
 
     def add(self, found: Heads) -> bool:
-        """Take the entries before those of the last call, and return whether more are needed. Entries further back than
-        LOOK_BACK_BYTES are not needed, because a message that begins there is left out, as if its first chunk were
-        trimmed."""
+        """Take the entries before those of the last call, and return whether more entries are needed. Entries further
+        back than LOOK_BACK_BYTES are not needed. A message that begins there is left out, like a message whose first
+        chunk was trimmed."""
         wanted, first = self._decoder.chunks_of(found, self._missing)
         if wanted.any():
             self._found.append((found, wanted))
@@ -208,7 +209,7 @@ def within(found: Messages, bounds: Bounds) -> Messages:
     ledger, entry, index = heads.ledger_ids[columns.entry], heads.entry_ids[columns.entry], columns.batch_index
 
     def place(at: MessageId) -> tuple[Mask, Mask]:
-        """Return two masks: the messages before a message id, and the messages that the id names."""
+        """Return two masks: one of the messages before a message id, and one of the messages that the id names."""
         before = (ledger < at.ledger_id) | ((ledger == at.ledger_id) & (entry < at.entry_id))
         same = (ledger == at.ledger_id) & (entry == at.entry_id)
         if at.batch_index >= 0:

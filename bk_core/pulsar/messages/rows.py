@@ -39,14 +39,15 @@ TYPES: Mapping[str, pa.DataType] = {
 }
 """All columns that a read can choose, and their types."""
 DEFAULT_COLUMNS = tuple(TYPES)[:7]
-"""The columns of a read for which the caller chooses no columns."""
+"""The columns of a read whose caller chooses no columns."""
 _KEY_VALUE = Wanted(numbers=frozenset(), spans=frozenset({1, 2}))
 _I32_MAX, _U32_MAX = (1 << 31) - 1, (1 << 32) - 1
 VALUE, KEY = "value", "__key"
 
 
 class TooManyValuesError(Exception):
-    """The values of some messages have too many parts to be decoded together. Fewer of them can be."""
+    """The error for messages whose values have too many parts to be decoded together. The caller can decode fewer
+    messages."""
 
 
 class Values(Protocol):
@@ -60,8 +61,8 @@ class Values(Protocol):
         ...
 
     def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
-        """Return the wanted columns, and the reason for each message whose value cannot be decoded, by the message's
-        index. Raises TooManyValuesError for several messages, and never for one."""
+        """Return the wanted columns. Also return, by the index of the message, the reason why its value cannot be
+        decoded. Raises TooManyValuesError only for more than one message."""
         ...
 
 
@@ -99,8 +100,8 @@ def record_batch(
     made: Mapping[str, pa.Array] | None = None,
 ) -> pa.RecordBatch:
     """Return the messages as rows with the columns of ``schema`` (:func:`schema_of`). ``topic`` is the name of the
-    topic, or of the partition with the number ``partition``. ``made`` has the columns that were made before, which are
-    those of decoded values and keys."""
+    topic, or of the partition with the number ``partition``. ``made`` has the columns of decoded values and keys, which
+    exist already."""
     given = made or {}
     columns = [given[name] if name in given else _column(name, found, topic, partition) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -24,11 +24,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 NARROW = 12
 """The number of messages up to which they are read one by one, because numpy's fixed cost would be higher."""
 STEPS_MAX = 256
-"""The maximum number of fields of a message that are read with numpy. The rest of the message is read separately, so
-that the time is proportional to its bytes."""
+"""The maximum number of fields of a message that are read together with those of other messages. The rest of a longer
+message is read separately, so that the time is proportional to its bytes."""
 OCCURRENCES_MAX = 1 << 23
-"""The maximum number of occurrences of repeated fields in messages that are scanned together. Messages that
-exceed it count as bad."""
+"""The maximum number of occurrences of repeated fields in messages that are scanned together. Further messages count as
+bad."""
 _NUMBER_END = 1 << 29
 _VARINT_BYTES_MAX = 10
 
@@ -185,7 +185,7 @@ def varints(data: U8, at: I64, stop: I64) -> tuple[U64, I64, Mask]:
 
 
 def _scan_one(data: bytes, row: int, base: int, wanted: Wanted, found: Fields) -> None:
-    """Do the same as :func:`scan` for one message, whose first byte is at position ``base``."""
+    """Read the wanted fields of one message, whose first byte is at position ``base``, into ``found``."""
     repeated: dict[int, tuple[array[int], array[int]]] = {}
     try:
         for number, wire, at, value in fields_of(data):

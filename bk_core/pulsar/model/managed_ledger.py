@@ -34,7 +34,7 @@ M = TypeVar("M", bound=Message)
 @dataclass(frozen=True, slots=True)
 class TopicLedger:
     """A ledger of a topic. While it is open, ``entries`` and ``bytes`` are −1 and ``closed_ms`` is 0. ``copy`` is its
-    complete copy in other storage, if it has one. With ``is_in_bookies`` False bookies may have deleted it."""
+    complete copy in other storage, or None. If ``is_in_bookies`` is False, bookies may have deleted the ledger."""
 
     ledger_id: int
     entries: int
@@ -49,7 +49,7 @@ class TopicLedger:
 
     @property
     def offloaded_by(self) -> str:
-        """The name of the driver that made the copy; empty without a copy."""
+        """The name of the driver that made the copy, or an empty text without a copy."""
         return "" if self.copy is None else self.copy.driver
 
 
@@ -140,8 +140,8 @@ def _parsed(path: str, data: bytes, kind: type[M], decompressed: Decompressed) -
 
 
 def _plain(data: bytes, decompressed: Decompressed) -> bytes | memoryview:
-    """Return the record, decompressed if it is compressed. A plain record never begins with the magic number, because
-    0x47 would be field 8 of an invalid wire type."""
+    """Return the record, which is decompressed if it is compressed. A plain record never begins with the magic number,
+    because its first byte 0x47 would be field 8 with an invalid wire type."""
     if data[:2] != COMPRESSED_MAGIC:
         return data
     _, size = _HEAD.unpack_from(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes where a ledger was copied to: the offload context in a topic's record. Pure."""
+"""Decodes the offload context in a topic's record, which names the copy of a ledger. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import UUID
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 INDEX = "-index"
-"""The end of the name of an index object, after the name of its data object."""
+"""The suffix of an index object's name. The name begins with the name of the data object."""
 _HALF = (1 << 64) - 1
 
 
@@ -18,10 +18,11 @@ _HALF = (1 << 64) - 1
 class OffloadedCopy:
     """A complete copy of a ledger in other storage.
 
-    ``driver`` is the name of Pulsar's offload driver. ``objects`` are the names of the data objects, in order; each has
-    an index object beside it. An offloader that copies closed ledgers makes one object for each. A streaming offloader
-    makes several, which may have entries of other ledgers, too. ``bucket``, ``region`` and ``endpoint`` are as the
-    broker was configured; each may be empty. ``last_entry`` is the ledger's last entry.
+    ``driver`` is the name of Pulsar's offload driver. ``objects`` are the names of the data objects, in order. Each
+    data object has an index object beside it. An offloader of closed ledgers makes one data object for each ledger. A
+    streaming offloader makes several, which may also have entries of other ledgers. ``bucket``, ``region`` and
+    ``endpoint`` are those of the broker's configuration, and each may be empty. ``last_entry`` is the ledger's last
+    entry.
     """
 
     driver: str
@@ -33,7 +34,7 @@ class OffloadedCopy:
 
 
 def offloaded_copy(info: proto.LedgerInfo) -> OffloadedCopy | None:
-    """Return the copy that a ledger's record names, or None if there is no complete one."""
+    """Return the copy that a ledger's record names, or None if the record names no complete copy."""
     context = info.offload_context
     segments = list(context.segments)
     streamed = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the plans of reads. A plan has ranges of a topic's ledgers, and everything that a reader without a metadata store
-needs."""
+"""Defines the plans of reads. A plan has ranges of a topic's ledgers, and everything that a reader without a metadata
+store needs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.model.transactions import TxnId
 
 LOOK_BACK_BYTES = 512 << 20
-"""The maximum number of bytes of entries before a range in which a reader looks for chunks. It is four times the
-largest message, because the chunks of several messages may be mixed."""
+"""The maximum number of bytes before a range in which a reader looks for earlier chunks. It is four times the largest
+message, because the chunks of several messages may be mixed."""
 LOOK_BACK_RANGES = 64
-"""The maximum number of ranges before a range in which a reader looks for chunks, because a plan names each of them."""
+"""The maximum number of ranges before a range in which a reader looks for earlier chunks. It keeps plans small, because
+a plan names each of these ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
     """The entries ``first`` to ``last``, both inclusive, of one ledger of a topic or partition. ``bytes`` estimates
     their size. All of them are confirmed, but the LAC of the bookies may be lower than ``last`` if a broker reported
-    the last entry. ``is_compacted`` says that the ledger contains the compacted topic. With a
-    ``copy``, the entries are read from object storage and not from bookies, and of ``metadata`` only the end of the
-    ledger is known."""
+    the last entry. ``is_compacted`` says that the ledger contains the compacted topic. With a ``copy``, a reader takes
+    the entries from object storage, and ``metadata`` has nothing but the end of the ledger."""
 
     topic: TopicName
     ledger_id: int

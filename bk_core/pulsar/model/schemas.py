@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the schemas of topics. A record lists the versions of a schema, and an entry has the schema of a version."""
+"""Decodes the schemas of topics. A record lists the versions of a schema, and an entry has the schema of one
+version."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 
 SchemaChoice: TypeAlias = Literal["bytes", "latest"] | int
-"""The form of values in a read: bytes, or columns of the newest version of the topic's schema, or of the version with a
-number."""
+"""The form of values in a read. ``bytes`` leaves them as bytes. ``latest`` makes columns of the newest version of the
+topic's schema, and a number makes columns of the version with that number."""
 BYTES: Final = "bytes"
 LATEST: Final = "latest"
 TYPES = {
@@ -70,7 +71,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """One version of a schema. ``kind`` is a name of TYPES, or the number as text if TYPES does not have it."""
+    """One version of a schema. ``kind`` is one of the names in TYPES, or the number of an unknown type as text."""
 
     version: int
     kind: str
@@ -82,7 +83,7 @@ class TopicSchema:
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
     """The versions of a topic's schema, for a read that decodes values. ``version`` is the version whose columns the
-    read has. ``topic`` is the whole topic, and not a partition."""
+    read has. ``topic`` is the name without a partition."""
 
     topic: TopicName
     versions: tuple[TopicSchema, ...]
@@ -114,8 +115,8 @@ class TopicSchemas:
 
 
 def schema_versions(path: str, data: bytes) -> tuple[SchemaVersion, ...]:
-    """Return the versions that the record lists, in order, with the newest last. Old versions that only the entries
-    list (:func:`decode_schema`) are not included. Raises MetadataCorruptError for a record that cannot be read."""
+    """Return the versions that the record lists, in order, with the newest last. They do not include old versions that
+    only entries list (:func:`decode_schema`). Raises MetadataCorruptError for a record that cannot be read."""
     try:
         record = proto.SchemaLocator.FromString(data)
     except DecodeError as error:

@@ -11,7 +11,7 @@ from bk_core.errors import InvalidArgumentError, UnsupportedTopicError
 
 PERSISTENT = "persistent"
 PUBLIC, DEFAULT = "public", "default"
-"""The tenant and the namespace of a topic whose name is given without them."""
+"""The tenant and the namespace of a topic whose short name gives neither."""
 PARTITION = "-partition-"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -26,7 +26,7 @@ SYSTEM_TOPICS = frozenset(
         "__transaction_pending_ack",
     }
 )
-"""The local names, without a partition, of topics that brokers create for their own use."""
+"""The local names of topics that brokers create for their own use. A partition of such a topic has a suffix."""
 SYSTEM_NAMESPACE = ("pulsar", "system")
 PENDING_ACKS = "__transaction_pending_ack"
 _NAME_OF_TENANT = re.compile(r"[-=:.\w]+")
@@ -68,8 +68,8 @@ class TopicName:
 
     @classmethod
     def of_parts(cls, tenant: str, namespace: str, local: str) -> TopicName:
-        """Return the topic of these parts. Raises InvalidArgumentError for a tenant or a namespace that Pulsar does not
-        allow."""
+        """Return the topic with this tenant, namespace and local name. Raises InvalidArgumentError for a tenant or a
+        namespace that Pulsar does not allow."""
         for part in (tenant, namespace):
             if not _NAME_OF_TENANT.fullmatch(part) or part in (".", ".."):
                 raise InvalidArgumentError(

@@ -28,12 +28,14 @@ class TxnId(NamedTuple):
 
 @dataclass(slots=True)
 class Transactions:
-    """The outcomes of transactions by the markers so far. The caller must pass the entries of one topic in order."""
+    """The outcomes of transactions, from the markers that were read so far. The caller must pass the entries of one
+    topic in order."""
 
     aborted: set[TxnId] = field(default_factory=set)
     committed: set[TxnId] = field(default_factory=set)
     undecided: dict[TxnId, EntryPosition] = field(default_factory=dict)
-    """The transactions without a marker, with the first message of each, in the order of these messages."""
+    """The transactions without a marker so far. Each has the position of its first message, and they are in the order
+    of these positions."""
 
     def message(self, txn: TxnId, at: EntryPosition) -> None:
         """Record that a message at ``at`` belongs to a transaction."""
@@ -53,5 +55,5 @@ class Transactions:
     @property
     def first_undecided(self) -> EntryPosition | None:
         """The position of the first message of a transaction without a marker, or None. A read of committed messages
-        ends before it."""
+        ends before this position."""
         return next(iter(self.undecided.values()), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for reads of offloaded ledgers, and the decision whether a copy can be read. Pure."""
+"""Settings for reads of offloaded ledgers, and the check whether a copy can be read. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PRIORITIES: tuple[ReadPriority, ...] = ("tiered-storage-first", "bookkeeper-firs
 S3_DRIVERS = ("aws-s3", "s3", "aliyun-oss")
 GCS_DRIVER, AZURE_DRIVER = "google-cloud-storage", "azureblob"
 DRIVERS = (*S3_DRIVERS, GCS_DRIVER, AZURE_DRIVER)
-"""The drivers whose storage is found from the topic's record, in lower case."""
+"""The drivers, in lower case, for which the topic's record is enough to find the storage."""
 HADOOP_DRIVER = "filesystem"
 TIMEOUT_S = 60.0
-"""The default of the deadline of one request to a storage, in seconds, all attempts included."""
+"""The default deadline of one request to a storage, in seconds. All attempts of the request end within it."""
 
 CREDENTIALS: Mapping[str, str] = {
     "access_key": "access_key",
@@ -35,24 +35,25 @@ CREDENTIALS: Mapping[str, str] = {
     "azure_account": "azure_account",
     "azure_key": "azure_key",
 }
-"""The names in a file of credentials, and the fields of OffloadStorage that they set."""
+"""The names in a file of credentials. Each sets a field of OffloadStorage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadStorage:
-    """How to read ledgers that were offloaded to object storage. Everything may be left out: a topic's record names the
-    driver, the bucket, the region and the endpoint, and the default chain of the cloud's SDK finds credentials.
+    """How to read ledgers that were offloaded to object storage. All fields have defaults: a topic's record names the
+    driver, the bucket, the region and the endpoint, and the cloud's SDK finds credentials.
 
-    ``read_priority`` decides about a ledger that bookies still have: with ``tiered-storage-first``, which is Pulsar's
-    default too, it is read from object storage, and with ``bookkeeper-first`` from the bookies. ``endpoint``
+    ``read_priority`` applies to a ledger that bookies still have. ``tiered-storage-first``, which is also Pulsar's
+    default, reads it from object storage, and ``bookkeeper-first`` from the bookies. ``endpoint``
     (``http://host:9000``) and ``region`` replace those of the record. ``access_key``, ``secret_key`` and
-    ``session_token`` are for S3; ``azure_account`` and ``azure_key`` for Azure, whose account no record names.
+    ``session_token`` are for S3. ``azure_account`` and ``azure_key`` are for Azure, because no record names the
+    account.
 
-    ``uri`` is the folder or bucket with the objects, instead of the place in the record: a URI of ``pyarrow.fs``
-    without credentials (``file:///mnt/copy``, ``s3://bucket?region=…``). Instead of it, ``filesystem`` is a
-    ``pyarrow.fs.FileSystem``, and ``root`` the path of the objects in it.
+    ``uri`` is the folder or bucket with the objects, if it is not the bucket in the record. It is a URI of
+    ``pyarrow.fs`` without credentials (``file:///mnt/copy``, ``s3://bucket?region=…``). Alternatively, ``filesystem``
+    is a ``pyarrow.fs.FileSystem``, and ``root`` the path of the objects in it.
 
-    A request ends after ``timeout_s`` seconds, its repetitions included.
+    A request with all its attempts ends after ``timeout_s`` seconds.
     """
 
     read_priority: ReadPriority = "tiered-storage-first"
@@ -101,13 +102,13 @@ class OffloadStorage:
 
     @property
     def has_own_place(self) -> bool:
-        """Whether the objects are not where the topics' records say."""
+        """Whether these settings name the place of the objects, so that the topics' records do not count."""
         return bool(self.uri) or self.filesystem is not None
 
     def with_credentials(self, text: str, where: str) -> OffloadStorage:
-        """Return these settings with the credentials in ``text``: lines ``name=value``, as in AWS's file of shared
-        credentials. Lines that begin with ``#`` or ``[`` are ignored. ``where`` names the text in errors. Raises
-        InvalidArgumentError, which shows no value."""
+        """Return these settings with the credentials in ``text``. Its lines are ``name=value``, as in AWS's file of
+        shared credentials. Lines that begin with ``#`` or ``[`` are ignored. ``where`` names the text in errors. Raises
+        InvalidArgumentError, whose text has no value of the file."""
         found = dict[str, str]()
         for number, line in enumerate(text.splitlines(), 1):
             name, equals, value = (part.strip() for part in line.partition("="))
@@ -122,14 +123,14 @@ class OffloadStorage:
         return replace(self, **found)  # type: ignore[arg-type]  # all fields of credentials are texts
 
     def reads_copy(self, ledger: TopicLedger) -> bool:
-        """Whether a ledger is read from its copy in other storage. A copy that cannot be read is not chosen as long as
-        bookies have the ledger."""
+        """Return whether to read a ledger from its copy in other storage. A copy that cannot be read is used only if
+        bookies may have deleted the ledger."""
         if ledger.copy is None or (ledger.is_in_bookies and self.read_priority == "bookkeeper-first"):
             return False
         return not ledger.is_in_bookies or self.problem(ledger.copy) is None
 
     def problem(self, copy: OffloadedCopy) -> str | None:
-        """Return why a copy cannot be read, or None if it can."""
+        """Return why a copy cannot be read, or None if it can be read."""
         driver = copy.driver.lower()
         if driver == HADOOP_DRIVER:
             return "the filesystem offloader writes Hadoop's MapFiles, which this version does not read"
@@ -145,4 +146,4 @@ class OffloadStorage:
 
 
 BY_THE_RECORD = OffloadStorage()
-"""Everything as the topic's record says, with the credentials that the cloud's SDK finds."""
+"""The settings that take everything from the topic's record, and let the cloud's SDK find the credentials."""

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes the objects of Pulsar's jcloud offloader: bytes in, columns out. Pure.
+"""Decodes the objects of Pulsar's jcloud offloader into columns. Pure.
 
-A data object is a sequence of blocks. A block has a head, entries (length, id, bytes) and a fill. An index object says
-at which entry and at which offset each block begins. Integers are big-endian. The objects have no checksums, so every
-number is compared with what the others imply: lengths add up, ids ascend by one, and the fill has its pattern. Bytes
-within an entry are covered by the checksum of the message only. docs/decisions/0078-offloaded-ledgers.md has the
-layout.
+A data object is a sequence of blocks. A block has a head, entries (length, id, bytes) and a fill. An index object has
+the first entry and the offset of each block. Integers are big-endian. The objects have no checksums, so numbers are
+compared with each other: lengths must add up, ids must ascend by one, and the fill must have its pattern. Only the
+checksum of a message covers the bytes within an entry. docs/decisions/0078-offloaded-ledgers.md has the layout.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ from bk_core.entries.batch import I64, Bytes, EntryBatch, array_view, byte_view
 INDEX_MAGIC, STREAMING_INDEX_MAGIC = 0xDE47DE47, 0x3D1FB0BC
 BLOCK_MAGIC, STREAMING_BLOCK_MAGIC = 0xFBDBABCB, 0x26A66D32
 INDEX_BYTES_MAX = 4 << 20
-"""The largest index object that is read, in bytes. It has room for 200,000 blocks, and Pulsar's have 5 MiB or more."""
+"""The maximum size of an index object that is read, in bytes. It is enough for 200,000 blocks, and Pulsar's blocks have
+5 MiB or more."""
 ENTRY_BYTES_MAX = 128 << 20
-"""The largest entry in a block, in bytes: the limit that all messages have."""
+"""The maximum size of an entry in a block, in bytes. It is the limit of all messages."""
 HEAD_BYTES_MAX = 1 << 16
-"""The largest head of a block, in bytes. Pulsar writes 128."""
+"""The maximum size of the head of a block, in bytes. Pulsar writes heads of 128 bytes."""
 JOIN_FROM_BYTES = 512
-"""Entries of at least this mean size are joined one by one, which is faster than to choose bytes by a mask."""
+"""Entries of at least this average size, in bytes, are copied one by one. Below it, choosing bytes by a mask is
+faster."""
 
 _INDEX = struct.Struct(">IIQQ")  # magic, index length, data object length, block head length
 _COUNTS = struct.Struct(">II")  # blocks, bytes of the ledger's record
@@ -44,13 +45,14 @@ _HEADS = {BLOCK_MAGIC: _HEAD, STREAMING_BLOCK_MAGIC: _STREAMING_HEAD}
 
 
 class OffloadFormatError(ValueError):
-    """The bytes of an object are not what an offloader writes. The text says where."""
+    """The error for an object whose bytes an offloader would not write. Its text says where they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffloadIndex:
-    """The blocks of one ledger in a data object, in order of their entries, as columns: first entry id, offset and
-    length of each. The data object has ``object_bytes`` bytes, and the head of a block has ``head_bytes``."""
+    """The blocks of one ledger in a data object, in the order of their entries. Three columns have the first entry id,
+    the offset and the length of each block. The data object has ``object_bytes`` bytes, and the head of each block has
+    ``head_bytes``."""
 
     ledger_id: int
     object_bytes: int
@@ -65,7 +67,7 @@ class OffloadIndex:
 
 
 def parse_index(data: Bytes, ledger_id: int) -> OffloadIndex:
-    """Return the blocks of a ledger in an index object of either version. Raises OffloadFormatError."""
+    """Return the blocks of a ledger from an index object of either format. Raises OffloadFormatError."""
     view = byte_view(data)
     if view.nbytes < _INDEX.size:
         _refuse(f"the index has {view.nbytes} bytes")
@@ -92,7 +94,7 @@ def _rows(view: memoryview, at: int) -> tuple[npt.NDArray[Any], I64]:
 
 
 def _rows_of_ledgers(view: memoryview, ledger_id: int) -> tuple[npt.NDArray[Any], I64]:
-    """Return the rows of one ledger, and the offsets of the blocks of all ledgers."""
+    """Return the index rows of one ledger, and the offsets of the blocks of all ledgers."""
     at, found, offsets = _INDEX.size, list[npt.NDArray[Any]](), list[I64]()
     while at < view.nbytes:
         if view.nbytes < at + _LEDGER.size:
@@ -117,8 +119,8 @@ def _table(view: memoryview, at: int, count: int) -> tuple[npt.NDArray[Any], int
 def _index(
     rows: npt.NDArray[Any], offsets: I64, ledger_id: int, object_bytes: int, head_bytes: int, *, is_streaming: bool
 ) -> OffloadIndex:
-    """Return the checked index. ``offsets`` are those of all blocks of the object: a block ends where the next one
-    begins."""
+    """Return the index after its checks. ``offsets`` has the offsets of all blocks of the object, because a block ends
+    where the next block begins."""
     firsts, begins = rows["first"].astype(np.int64), rows["offset"].astype(np.int64)
     lengths = np.append(offsets[1:], object_bytes) - offsets
     if firsts[0] < 0 or offsets[0] != 0 or np.any(lengths <= head_bytes) or not _ascend(firsts) or not _ascend(begins):
@@ -135,8 +137,8 @@ def _ascend(values: I64) -> bool:
 class BlockParser:
     """Takes the bytes of one block, in order and in pieces of any size, and returns its entries.
 
-    ``last`` is the block's last entry. Entries before ``wanted`` are checked and left out. It holds at most the piece,
-    and the beginning of an entry whose end has not come yet.
+    ``last`` is the block's last entry. Entries before ``wanted`` are checked and left out. The parser holds one piece,
+    and the beginning of an entry whose end is in a later piece.
     """
 
     def __init__(self, index: OffloadIndex, number: int, last: int, wanted: int = 0) -> None:
@@ -150,11 +152,11 @@ class BlockParser:
 
     @property
     def next_entry(self) -> int:
-        """The entry after the last one that was found."""
+        """The id of the entry after the last entry that was parsed."""
         return self._next
 
     def feed(self, data: Bytes) -> EntryBatch | None:
-        """Take the next bytes of the block. Return the entries that have come whole, or None if there is none. Raises
+        """Take the next bytes of the block. Return the entries that are complete now, or None if there are none. Raises
         OffloadFormatError."""
         view = byte_view(data)
         if self._at + self._held + view.nbytes > self._bytes:
@@ -174,7 +176,7 @@ class BlockParser:
         return found
 
     def finish(self) -> None:
-        """Check that nothing of the block is missing. Raises OffloadFormatError."""
+        """Check that the block is complete. Raises OffloadFormatError."""
         if self._next <= self._last or self._at + self._held != self._bytes:
             _refuse(f"the block ends before entry {self._next}, of entries up to {self._last}")
 
@@ -187,8 +189,8 @@ class BlockParser:
         return index.head_bytes
 
     def _walk(self, buffer: memoryview, at: int) -> tuple[list[int], int]:
-        """Return where the whole entries in ``buffer`` begin, and where the last of them ends. An entry's place depends
-        on the length of the one before it, so this is one step for each entry."""
+        """Return the begins of the complete entries in ``buffer``, and the end of the last one. An entry's begin
+        depends on the length of the entry before it, so Python code runs once for each entry."""
         starts, size, left = list[int](), buffer.nbytes, self._last + 1 - self._next
         length_at, room = _LENGTH.unpack_from, self._bytes - self._at
         self._needed = 1
@@ -210,7 +212,7 @@ class BlockParser:
         return starts, at
 
     def _entries(self, buffer: memoryview, starts: I64, end: int) -> EntryBatch | None:
-        """Return the wanted entries, without the heads between them."""
+        """Return the wanted entries as a batch, without the heads between them."""
         raw = np.frombuffer(buffer, dtype=np.uint8)
         ids = raw[starts[:, None] + np.arange(4, _ENTRY_HEAD)].view(">i8").reshape(-1)
         first = self._next
@@ -232,7 +234,7 @@ class BlockParser:
         )
 
     def _check_fill(self) -> None:
-        """Check the bytes after the last entry, and drop them."""
+        """Check the fill bytes after the last entry, and drop them."""
         if self._fill_from is None:
             self._fill_from = self._at
         raw = np.frombuffer(self._pieces[0], dtype=np.uint8)

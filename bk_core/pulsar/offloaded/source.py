@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Yields the entries of offloaded ledgers, in order, as bookies would.
+"""Yields the entries of offloaded ledgers in order, in batches as if from bookies.
 
 A block has no list of its entries, so a range that begins within a block is read from the block's begin. A block is
-requested at once, or in several requests if it is large, and the next request runs while entries are used.
+read with one request, or with several requests if it is large. The next request runs while the caller uses the entries.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from bk_core.pulsar.offloaded.blocks import (
 from bk_core.pulsar.offloaded.storage import REQUESTS_AT_ONCE, Storage, StoredObject, corrupt, shown_place, unavailable
 
 REQUEST_BYTES = 8 << 20
-"""The most bytes of a block in one request. With the request ahead, a range holds about twice as much."""
+"""The maximum number of bytes in one request. A read of a range holds about twice as much, because one request runs
+ahead."""
 OBJECTS_SHOWN = 3
 """The maximum number of objects that an error names."""
 INDEXES_KEPT = 64
-"""How many copies stay open with their indexes: the next range of the same ledger needs no request for them."""
+"""The maximum number of copies whose indexes are cached, so that the next range of the same ledger needs no request for
+them."""
 
 _Step: TypeAlias = "EntryBatch | Future[Any] | partial[Any]"
 _Steps: TypeAlias = Generator[_Step, Any, None]
 
 
 class CopiedRange(Protocol):
-    """Entries of a ledger that has a copy: ``first`` to ``last``, both inclusive."""
+    """The entries ``first`` to ``last``, both inclusive, of a ledger that has a copy."""
 
     @property
     def topic(self) -> object: ...
@@ -69,7 +71,8 @@ class CopyRange:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block of a ledger, and the data object that has it. ``last`` is its last entry."""
+    """A block of a ledger, and the data object that contains it. ``first`` and ``last`` are the first and the last
+    entry of the block."""
 
     stored: StoredObject
     index: OffloadIndex
@@ -86,13 +89,14 @@ class _Block:
         return self.begin + int(self.index.lengths[self.number])
 
     def requests(self) -> Iterator[tuple[_Block, int, int]]:
-        """Yield the offset and the size of each request for this block."""
+        """Yield this block with the offset and the size of each request for its bytes."""
         for offset in range(self.begin, self.end, REQUEST_BYTES):
             yield self, offset, min(REQUEST_BYTES, self.end - offset)
 
 
 class OffloadedReads:
-    """Reads ranges of offloaded ledgers with the same settings. Threads may share it. Making it asks nobody."""
+    """Reads ranges of offloaded ledgers with the same settings. Threads may share it. The constructor sends no
+    request."""
 
     def __init__(self, how: OffloadStorage) -> None:
         self._how, self._lock = how, Lock()
@@ -112,7 +116,7 @@ class OffloadedReads:
                 await said.note_async(asyncio.wait_for(asyncio.wrap_future(step), self._how.timeout_s + 1))
 
     def batches(self, wanted: CopiedRange) -> Iterator[EntryBatch]:
-        """Do as :meth:`read`, for a thread that may block."""
+        """Yield the same entries as :meth:`read`, on a thread that may block."""
         steps, said = self._steps(wanted), _Said(wanted, self._how)
         while (step := said.next_step(steps)) is not None:
             if isinstance(step, EntryBatch):
@@ -123,7 +127,8 @@ class OffloadedReads:
                 said.note(partial(step.result, self._how.timeout_s + 1))
 
     def _steps(self, wanted: CopiedRange) -> _Steps:
-        """Yield the entries of a range, and what to do for them: wait for a future, or call a function."""
+        """Yield the batches of a range and, between them, the steps that the caller must do: wait for a future, or call
+        a function. The caller sends the result of each step back."""
         assert wanted.copy is not None
         of = _ledger_of(wanted)
         storage = yield from self._storage(wanted.copy)
@@ -153,7 +158,8 @@ class OffloadedReads:
                 unused.cancel()
 
     def _blocks(self, storage: Storage, wanted: CopiedRange, of: str) -> Generator[Any, Any, list[_Block]]:
-        """Return the blocks of a ledger in order. Together they have all its entries up to the last one."""
+        """Return the blocks of a ledger in order, from the cache or from the index objects. Together they have all
+        entries of the ledger."""
         assert wanted.copy is not None
         copy, key = wanted.copy, (wanted.ledger_id, wanted.copy.objects)
         with self._lock:
@@ -176,7 +182,7 @@ class OffloadedReads:
         return found
 
     def _storage(self, copy: OffloadedCopy) -> Generator[Any, Any, Storage]:
-        """Return the place of the objects of a copy. It is made in the pool, because that blocks."""
+        """Return the storage of a copy. A thread of the pool makes it, because that blocks."""
         key = copy.driver, copy.bucket, copy.region, copy.endpoint
         with self._lock:
             if self._pool is None:
@@ -190,7 +196,7 @@ class OffloadedReads:
         return found
 
     def close(self) -> None:
-        """Forget what is open. Requests that were begun end on their own, within their timeout. A read that is not
+        """Forget all storages and indexes. Requests that have begun end within their timeout. A read that is not
         finished then raises ClientClosedError."""
         with self._lock:
             pool, self._pool = self._pool, None
@@ -201,7 +207,7 @@ class OffloadedReads:
 
 
 class _Said:
-    """The outcome of the last step, which the steps get next."""
+    """The result of the last step. :meth:`next_step` sends it to the generator of the steps."""
 
     def __init__(self, wanted: CopiedRange, how: OffloadStorage) -> None:
         self._wanted, self._how = wanted, how
@@ -209,7 +215,7 @@ class _Said:
         self._error: Exception | None = None
 
     def next_step(self, steps: _Steps) -> _Step | None:
-        """Return the next step, or None after the last one. Raises what the steps raise."""
+        """Return the next step, or None after the last one. Raises the errors of the steps."""
         value, error, self._value, self._error = self._value, self._error, None, None
         try:
             return steps.send(value) if error is None else steps.throw(error)
@@ -258,7 +264,8 @@ def _index(data: memoryview, ledger_id: int, index_object: StoredObject, stored:
 
 
 def _joined(parts: list[tuple[StoredObject, OffloadIndex]], copy: OffloadedCopy, of: str) -> list[_Block]:
-    """Return the blocks of all objects of a copy. A block ends before the first entry of the next one."""
+    """Return the blocks of all objects of a copy, in order. A block ends before the first entry of the next block.
+    Raises CorruptOffloadError if they are not in order."""
     begins = [
         (stored, index, number, int(first)) for stored, index in parts for number, first in enumerate(index.firsts)
     ]

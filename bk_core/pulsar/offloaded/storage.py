@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads objects through ``pyarrow.fs``. Calls block, have a deadline, and repeat what may pass."""
+"""Reads objects through ``pyarrow.fs``. Each request blocks a thread, has a deadline, and is repeated if its failure
+may pass."""
 
 from __future__ import annotations
 
@@ -41,16 +42,16 @@ REFUSED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|PERMISSION_DENIED|UNAUTHENTICATED|Forbidden|Unauthorized"
     r"|HTTP status 40[13]\b|\] 40[13] "
 )
-"""Finds the errors of storages that refuse the caller. Another attempt would not help. A number alone is no sign,
+"""A pattern for the errors of storages that refuse the caller; another attempt would not help. It has no bare numbers,
 because the texts contain the names of objects."""
 FROM_BOOKIES = "if bookies still have the ledger, read it with bookkeeper-first"
 MISSING = re.compile(r"AWS Error (?:NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
-"""Finds the errors of reads from an object that was deleted after it was opened."""
+"""A pattern for the errors of reads from an object that was deleted after it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object that is open for reading. ``name`` is its path in the storage, for messages."""
+    """An object that is open for reading. ``name`` is its path in the storage, for errors."""
 
     name: str
     file: NativeFile
@@ -58,9 +59,9 @@ class StoredObject:
 
 
 class Storage:
-    """The place of the objects of some copies. Making it loads the cloud's SDK, which may ask the network for regions
-    and credentials, so it blocks. Raises InvalidArgumentError for a URI or endpoint that cannot be used,
-    LedgerOffloadedError if this pyarrow has no support for the storage."""
+    """The storage that has the objects of some copies. The constructor blocks, because it loads the cloud's SDK, which
+    may ask the network for regions and credentials. It raises InvalidArgumentError for a URI or endpoint that cannot be
+    used, and LedgerOffloadedError if this pyarrow does not support the storage."""
 
     def __init__(self, copy: OffloadedCopy, how: OffloadStorage, pool: ThreadPoolExecutor) -> None:
         self._timeout_s, self._pool = how.timeout_s, pool
@@ -68,8 +69,8 @@ class Storage:
         self._shown = shown_place(copy, how)
 
     def begin_open(self, name: str, of: str) -> Future[StoredObject]:
-        """Start to open an object; ``of`` names the ledger and topic in errors. Its future raises OffloadMissingError
-        and OffloadUnavailableError. Raises ClientClosedError."""
+        """Begin to open an object. ``of`` names the ledger and the topic in errors. The future raises
+        OffloadMissingError and OffloadUnavailableError. The call itself raises ClientClosedError."""
         path = f"{self._root}/{name}" if self._root else name
 
         def open_it() -> StoredObject:
@@ -79,8 +80,8 @@ class Storage:
         return self._begin(open_it, f"{self._shown}: {path}", of)
 
     def begin_read(self, stored: StoredObject, offset: int, size: int, of: str) -> Future[memoryview]:
-        """Start to read bytes of an object. Its future raises CorruptOffloadError if the object ends before them, and
-        what :meth:`begin_open` raises."""
+        """Begin to read bytes of an object. The future raises CorruptOffloadError if the object is too short, and the
+        errors of :meth:`begin_open`."""
 
         def read() -> memoryview:
             found = memoryview(stored.file.read_at(size, offset))
@@ -97,8 +98,8 @@ class Storage:
             raise ClientClosedError(f"a read of {of} was not finished when its client was closed") from error
 
     def _tried(self, request: Callable[[], T], name: str, of: str, deadline: float) -> T:
-        """Return the result of a request. Failures that may pass are tried again, ATTEMPTS_MAX times in all and not
-        after the deadline."""
+        """Return the result of a request. A failure that may pass is repeated, with at most ATTEMPTS_MAX attempts and
+        not after the deadline."""
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return request()
@@ -115,8 +116,8 @@ class Storage:
         raise AssertionError("the last attempt returns or raises")
 
     def _missing(self, name: str, of: str) -> BookKeeperError:
-        """Return the error for an object that is not there. A bucket that is not there is another error, because a
-        wrong name or a folder that is not mounted says nothing about the objects."""
+        """Return the error for an object that does not exist. If the bucket or folder does not exist either, it is
+        another error, because a wrong name or a folder that is not mounted does not mean that the object is lost."""
         container = self._root if self._root.startswith("/") else self._root.partition("/")[0]
         if container and self._is_absent(container):
             return unavailable(name, of, f"there is no bucket or folder {container}")
@@ -127,7 +128,8 @@ class Storage:
         )
 
     def _is_absent(self, container: str) -> bool:
-        """Return whether the storage says that there is no such bucket or folder. Not everyone may ask this."""
+        """Return whether the storage reports that this bucket or folder does not exist. Without permission to ask, it
+        is False."""
         from pyarrow import fs
 
         try:
@@ -137,12 +139,12 @@ class Storage:
 
 
 def shown_place(copy: OffloadedCopy, how: OffloadStorage) -> str:
-    """Return the place of a copy's objects, for messages."""
+    """Return a text that names the place of a copy's objects, for errors."""
     return how.uri or "the given filesystem" if how.has_own_place else f"{copy.driver} {copy.bucket}"
 
 
 def unavailable(name: str, of: str, why: str, *, refused: bool = False) -> OffloadUnavailableError:
-    """Return the error for a storage that did not give an object."""
+    """Return the error for a storage that refused a request or did not answer it."""
     first = "give credentials that may read the bucket" if refused else "see that this host reaches the storage"
     return OffloadUnavailableError(
         f"the storage refused to read {of}" if refused else f"the storage did not give an object of {of}",
@@ -152,7 +154,7 @@ def unavailable(name: str, of: str, why: str, *, refused: bool = False) -> Offlo
 
 
 def corrupt(of: str, name: str, why: str) -> CorruptOffloadError:
-    """Return the error for an object whose bytes cannot be right."""
+    """Return the error for an object whose bytes contradict each other."""
     return CorruptOffloadError(
         f"an object of {of} is damaged",
         value=f"{name}: {why}",
@@ -161,7 +163,7 @@ def corrupt(of: str, name: str, why: str) -> CorruptOffloadError:
 
 
 def _place(copy: OffloadedCopy, how: OffloadStorage) -> tuple[FileSystem, str]:
-    """Return the file system of a copy, and the path of its objects there."""
+    """Return the file system of a copy, and the path of the objects in it."""
     import pyarrow as pa
     from pyarrow import fs
 

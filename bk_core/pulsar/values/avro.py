@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes values of AVRO schemas, each with the version of the schema that it was written with."""
+"""Decodes values of AVRO schemas. Each value is decoded with the version of the schema with which it was written."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bk_core.pulsar.values.part import NO_VERSION, Part, Places, complain, sprea
 
 @dataclass(frozen=True, slots=True)
 class _Resolved:
-    """A version of the schema whose values can be read. ``converts`` makes the columns. ``may_fail`` are the columns
-    that some values may not have: they are made even if nobody wants them, because which values are bad must not depend
-    on the columns."""
+    """A version of the schema whose values can be decoded. ``converts`` has the functions that make the columns.
+    ``may_fail`` has the columns that cannot be made for some values. They are made even if the caller does not want
+    them, so that the same values are bad for every choice of columns."""
 
     writer: Node
     converts: Mapping[str, Convert]
@@ -32,8 +32,8 @@ class _Resolved:
 
 @dataclass(slots=True)
 class AvroReader:
-    """Decodes AVRO values into the columns of ``reader``. ``writers`` has the schemas of the known versions, or the
-    reason why values of a version cannot be decoded. A value without a version is read as one of ``reader``, as by
+    """Decodes AVRO values into the columns of the schema ``reader``. ``writers`` has, by version, the schema, or the
+    reason why values of that version cannot be decoded. A value without a version is decoded with ``reader``, as by
     Pulsar's clients."""
 
     reader: Node
@@ -71,8 +71,8 @@ class AvroReader:
     def _of_one(
         self, version: int, places: Places, wanted: frozenset[str]
     ) -> tuple[Mapping[str, pa.Array], dict[int, str]]:
-        """Return the columns and the problems of values of one version. Raises UnresolvableError if there are none of
-        it."""
+        """Return the columns of values that have the same version, and the reasons for values that cannot be decoded.
+        Raises UnresolvableError if no value of this version can be decoded."""
         resolved = self._of_version(version)
         datums = Datums(places.data)
         found: Column = datums.read(resolved.writer, places.begin, places.begin + places.length)
@@ -85,7 +85,8 @@ class AvroReader:
         return made, problems
 
     def _of_version(self, version: int) -> _Resolved:
-        """Return a version whose values can be read. Raises UnresolvableError."""
+        """Return a version of the schema, from the cache if it was resolved before. Raises UnresolvableError if no
+        value of this version can be decoded."""
         if version not in self._versions:
             try:
                 self._versions[version] = self._resolved(version)
@@ -122,7 +123,8 @@ def _placed(
     order: list[I64],
     count: int,
 ) -> dict[str, pa.Array]:
-    """Return the wanted columns with each piece's values at their places, and null elsewhere."""
+    """Return the wanted columns, joined from ``pieces``. ``order`` has, for each piece, the indices of its values.
+    Other values are null."""
     names = [name for name in columns if name in wanted]
     places = np.concatenate([np.zeros(0, dtype=np.int64), *order])
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes Python values, as ``pyarrow.array`` takes them, from the JSON of Avro defaults."""
+"""Makes Python values for ``pyarrow.array`` from the JSON of Avro defaults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bk_core.pulsar.values.avro_schema import LIMITS, NO_DEFAULT, Node, SchemaEr
 
 
 def default_of(node: Node, value: Any) -> Any:
-    """Return a default. A union's default is one of its first branch or, as newer versions of Avro allow, of any.
-    Raises SchemaError if it is not of the type."""
+    """Return the Python value of a default. A default of a union is a value of its first branch or, as newer versions
+    of Avro allow, of any branch. Raises SchemaError if the default does not fit the type."""
     if node.kind in _SIMPLE:
         _check(
             isinstance(value, _SIMPLE[node.kind]) and (node.kind == "boolean") == isinstance(value, bool), node, value
@@ -70,7 +70,7 @@ def _member(field: Any, value: dict[str, Any]) -> Any:
 
 
 def _bytes(node: Node, value: Any) -> Any:
-    """Return bytes, whose JSON is a text with one character for each byte."""
+    """Return the bytes of a JSON text in which each character stands for one byte."""
     _check(isinstance(value, str) and all(ord(each) < 256 for each in value), node, value)
     made = str(value).encode("latin-1")
     _check(node.kind != "fixed" or len(made) == node.size, node, value)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the values in Avro datums. A datum has no head and no length: only its schema tells where each value begins.
+"""Finds the values in Avro datums. A datum has no head and no length, so only its schema tells where each value begins.
 
-numpy reads one value of every datum at a time, so Python runs once for each type of the schema, and once for each step
-in the longest array or map. The last few datums that have long arrays are read value by value. Every datum keeps its
-own place, so a bad datum spoils no other. A datum must end where its last value ends.
+numpy reads one value of every datum at a time. So Python code runs once for each type of the schema, and once for each
+step in the longest array or map. When only a few datums have items left in long arrays, these are read value by value.
+Each datum keeps its own position, so a bad datum does not damage others. A datum must end where its last value ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from bk_core.pulsar.values.limits import VALUES_MAX, too_many
 
 Bytes: TypeAlias = bytes | memoryview
 NARROW = 16
-"""This many datums or fewer are read value by value once an array has been read for STEPS steps."""
+"""Once an array was read for STEPS steps, its remaining items are read one by one if at most this number of datums have
+items left. numpy's fixed cost would be higher."""
 STEPS = 64
 _I32_MIN, _I32_MAX = -(1 << 31), (1 << 31) - 1
 _CUT_OFF = "a value is cut off or has an impossible size"
@@ -31,7 +32,7 @@ _CUT_OFF = "a value is cut off or has an impossible size"
 
 @dataclass(slots=True)
 class Datums:
-    """Reads datums in ``data``. ``problems`` gives, by datum, the reason why it cannot be read."""
+    """Reads datums in ``data``. ``problems`` has, by the index of the datum, the reason why it cannot be read."""
 
     data: U8
     problems: dict[int, str] = field(default_factory=dict)
@@ -39,15 +40,16 @@ class Datums:
     _items_seen: int = 0
 
     def read(self, node: Node, begin: I64, end: I64) -> Column:
-        """Return the values of datums, of which datum k has the bytes from ``begin[k]`` to ``end[k]``. A datum with a
-        problem gets any values. Raises TooManyValuesError for the datums together."""
+        """Return the values of datums. Datum k has the bytes from ``begin[k]`` to ``end[k]``. The value of a datum with
+        a problem is arbitrary. Raises TooManyValuesError if the datums have too many values together."""
         rows, self._is_bad = np.arange(begin.size), np.zeros(begin.size, dtype=np.bool_)
         found, at = self._column(node, begin, end, rows)
         self._complain(at != end, rows, "bytes are left behind its last value")
         return found
 
     def _complain(self, which: Mask, rows: I64, why: str) -> None:
-        """Note the first problem of each datum that ``which`` marks. Python runs once for each bad datum."""
+        """Record a reason for each datum that ``which`` marks, unless it has one. Python code runs once for each bad
+        datum."""
         if which.any():
             new = rows[which]
             for row in new[~self._is_bad[new]].tolist():
@@ -55,8 +57,8 @@ class Datums:
             self._is_bad[new] = True
 
     def _column(self, node: Node, at: I64, stop: I64, rows: I64) -> tuple[Column, I64]:
-        """Read one value of each datum, at its place. Return the values and the places behind them. ``rows`` are the
-        numbers of the datums. A datum with a problem goes on at its end."""
+        """Read one value of each datum, at the positions ``at``. Return the values, and the positions after them.
+        ``rows`` has the indices of the datums. The position of a datum with a problem becomes its end."""
         match node.kind:
             case "null":
                 return Nulls(at.size), at
@@ -135,7 +137,8 @@ class Datums:
     # --- arrays and maps ---------------------------------------------------------------------------------------------
 
     def _items(self, node: Node, at: I64, stop: I64, rows: I64) -> tuple[Column, I64]:
-        """Read an array or a map of each datum: blocks of items, each with a count in front; a count of 0 ends it."""
+        """Read an array or a map of each datum. It consists of blocks, which have a count and that number of items. A
+        count of 0 ends it."""
         going, found = _Going(node, at.copy(), np.zeros(at.size, dtype=np.int64), np.arange(at.size)), _Found()
         steps = 0
         while True:
@@ -160,7 +163,8 @@ class Datums:
         return found.items(at.size, node), going.at
 
     def _begin_blocks(self, going: _Going, stop: I64, rows: I64) -> None:
-        """Read the count of the next block of each datum that has no items left. A datum whose count is 0 ends."""
+        """Read the count of the next block for each datum whose block has no items left. An array with a count of 0 has
+        ended."""
         fresh = going.active[going.left[going.active] == 0]
         if not fresh.size:
             return
@@ -178,13 +182,13 @@ class Datums:
         going.active = going.active[going.left[going.active] > 0]
 
     def _see(self, items: int, node: Node) -> None:
-        """Count items of arrays or maps before they are read. Raises TooManyValuesError."""
+        """Add items of arrays or maps to the count of values, before they are read. Raises TooManyValuesError."""
         self._items_seen += items * node.inside.count
         if self._items_seen > VALUES_MAX:
             raise TooManyValuesError(too_many())
 
     def _one_by_one(self, going: _Going, found: _Found, number: int, stop: int, row: int) -> None:
-        """Read the rest of the array or map of one datum."""
+        """Read the remaining items of one datum's array or map."""
         body, node = self.data.data[:stop], going.node
         keys, values, at, left = (
             _Sink(Node("string")),
@@ -213,8 +217,8 @@ class Datums:
 
 @dataclass(slots=True)
 class _Going:
-    """Arrays or maps that are being read: the place of each datum, the items that its block has left, and the datums
-    whose array has not ended."""
+    """The arrays or maps that are being read: the position of each datum, the number of items left in its block, and
+    the indices of the datums whose array has not ended."""
 
     node: Node
     at: I64
@@ -224,7 +228,7 @@ class _Going:
 
 @dataclass(slots=True)
 class _Found:
-    """The items that were read, in the order of the steps; ``owners`` has the datum of each."""
+    """The items that were read so far, step after step. ``owners`` has the index of each item's datum."""
 
     owners: list[I64] = field(default_factory=list)
     keys: list[Column] = field(default_factory=list)
@@ -250,12 +254,12 @@ class _Found:
 
 
 def empty(node: Node) -> Column:
-    """Return no values of a type."""
+    """Return a column of this type without values."""
     return _Sink(node).column()
 
 
 def _block(data: Bytes, at: int) -> tuple[int, int]:
-    """Return the number of items of a block and where the first one begins. Raises ValueError."""
+    """Return the number of items in a block, and the position of its first item. Raises ValueError."""
     count, at = _long(data, at)
     if count < 0:
         count = -count
@@ -274,7 +278,7 @@ _NUMBERS: dict[str, Any] = {"boolean": np.bool_, "float": np.float32, "double": 
 
 
 class _Sink:
-    """Reads values of one type one by one, and collects them."""
+    """Reads values of one type, one after the other, and collects them."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -285,7 +289,8 @@ class _Sink:
         self._keys = _Sink(Node("string")) if node.kind == "map" else None
 
     def read(self, data: Bytes, at: int) -> int:
-        """Read the value at a place, and return the place behind it. Raises ValueError, IndexError or struct.error."""
+        """Read the value at position ``at``, and return the position after it. Raises ValueError, IndexError or
+        struct.error."""
         node, self._count = self._node, self._count + 1
         match node.kind:
             case "record":
@@ -351,7 +356,7 @@ class _Sink:
                 at = values.read(data, at)
 
     def column(self) -> Column:
-        """Return what was collected."""
+        """Return the collected values."""
         first, second = self._first, np.array(self._second, dtype=np.int64)
         match self._node.kind:
             case "null":

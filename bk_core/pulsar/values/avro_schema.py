@@ -17,25 +17,25 @@ import pyarrow as pa
 from bk_core.pulsar.messages.rows import VALUE
 
 NODES_MAX = 5000
-"""The maximum number of types in a schema, each reference to a named type counted with everything inside it."""
+"""The maximum number of types in a schema. A reference to a named type counts as all types inside that type."""
 DEPTH_MAX = 64
-"""The maximum depth of types within types."""
+"""The maximum depth to which types are nested."""
 BYTES_MAX = 4 << 20
-"""The maximum size of a schema's text, in bytes."""
+"""The maximum size of the text of a schema, in bytes."""
 DECIMAL_PRECISION_MAX = 38
 """The maximum precision of Arrow's decimal128 and of Spark's decimals."""
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NO_DEFAULT: Any = object()
-"""The default of a field that has none."""
+"""The ``default`` of a field without a default."""
 
 
 class SchemaError(ValueError):
-    """A schema cannot be read, or has no columns."""
+    """The error for a schema that is invalid, or that cannot become columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a record."""
+    """A field of a record type."""
 
     name: str
     node: Node
@@ -45,9 +45,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A type of an Avro schema. ``kind`` is Avro's name of it. ``logical`` is the logical type, or empty; an unknown or
-    invalid one is ignored, as Avro prescribes. ``branches`` has the types of a union, and the one type inside an array
-    or a map. ``count`` is the number of types in the tree."""
+    """A type of an Avro schema. ``kind`` is Avro's name of the type. ``logical`` is its logical type, or empty. As Avro
+    prescribes, an unknown or invalid logical type is ignored. ``branches`` has the types of a union, or the one item
+    type of an array or a map. ``count`` is the number of types in the tree below this type, itself included."""
 
     kind: str
     logical: str = ""
@@ -80,7 +80,8 @@ class Node:
 
 
 def parse(text: bytes) -> Node:
-    """Return the tree of a schema in JSON. Raises SchemaError if it is none, recursive, or too large."""
+    """Return the tree of a schema, given as JSON. Raises SchemaError for a text that is not a schema, is recursive, or
+    is too large."""
     if len(text) > BYTES_MAX:
         raise SchemaError(f"it has {len(text)} bytes, more than {BYTES_MAX}")
     try:
@@ -93,7 +94,8 @@ def parse(text: bytes) -> Node:
 
 @dataclass(slots=True)
 class _Parser:
-    """Parses one schema. ``named`` has the finished named types by full name, None for those that are being parsed."""
+    """Parses one schema. ``named`` has the named types by full name. The value is None while the type is being
+    parsed."""
 
     named: dict[str, Node | None] = field(default_factory=dict)
     count: int = 0
@@ -182,7 +184,7 @@ class _Parser:
         return self._end(_logical(Node("fixed", name=name, aliases=aliases, size=size), data))
 
     def _begin(self, data: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Return the full name of a named type, and the namespace inside it."""
+        """Return the full name of a named type, and the namespace that applies inside it."""
         given = data.get("namespace")
         name = _full(str(data["name"]), space if given is None else str(given))
         if name in self.named:
@@ -210,11 +212,12 @@ _LOGICAL = {
     "local-timestamp-micros": "long",
     "local-timestamp-nanos": "long",
 }
-"""The logical types of numbers, and the types that they belong to."""
+"""The logical types of numbers, and the type with which each of them is valid."""
 
 
 def _logical(node: Node, data: Mapping[str, Any]) -> Node:
-    """Return the node with its logical type, or as it is if that is unknown or does not fit."""
+    """Return the node with the logical type that ``data`` names. Return the node unchanged if that type is unknown or
+    does not fit."""
     logical = data.get("logicalType")
     if logical == "decimal" and node.kind in ("bytes", "fixed"):
         return _decimal(node, data.get("precision"), data.get("scale", 0))
@@ -259,12 +262,12 @@ LIMITS = {
     "timestamp-millis": (-_MS_MAX, _MS_MAX),
     "local-timestamp-millis": (-_MS_MAX, _MS_MAX),
 }
-"""The least and the highest number of logical types that have fewer values than their numbers. Spark and most others
-have timestamps in microseconds, so a time in milliseconds must fit into these."""
+"""The least and the greatest number of each logical type that does not allow all numbers. Spark keeps timestamps in
+microseconds, so a timestamp in milliseconds must also fit into 64 bits as microseconds."""
 
 
 def arrow_type(node: Node) -> pa.DataType:
-    """Return the Arrow type of a node's values. Everything inside is nullable, except keys of maps."""
+    """Return the Arrow type of a node's values. All types inside are nullable, except the keys of maps."""
     if node.logical == "decimal":
         return pa.decimal128(node.precision, node.scale)
     if node.logical:
@@ -282,26 +285,27 @@ def arrow_type(node: Node) -> pa.DataType:
 
 
 def columns_of(schema: Node) -> Mapping[str, pa.DataType]:
-    """Return the columns of a schema's values: the fields of a record, and otherwise ``value``."""
+    """Return the columns of a schema's values. They are the fields of a record, or else the one column ``value``."""
     if schema.kind == "record":
         return {each.name: arrow_type(each.node) for each in schema.fields}
     return {VALUE: arrow_type(schema)}
 
 
 def values_of(union: Node) -> list[Node]:
-    """Return the branches of a union without null."""
+    """Return the branches of a union, except null."""
     return [each for each in union.branches if each.kind != "null"]
 
 
 def widened(union: Node) -> str:
-    """Return ``long`` for a union of int and long, ``double`` for one of float and double, and otherwise nothing."""
+    """Return ``long`` for a union of int and long, ``double`` for a union of float and double, and an empty text for
+    others."""
     kinds = sorted(each.logical or each.kind for each in values_of(union))
     return "long" if kinds == ["int", "long"] else "double" if kinds == ["double", "float"] else ""
 
 
 def union_type(node: Node) -> pa.DataType:
-    """Return the type of a union: with one branch beside null its type, with several a struct with a member for each,
-    ``member0`` and so on, as Spark's Avro reader and pulsar-spark name them."""
+    """Return the Arrow type of a union. A union of null and one branch has the type of that branch. A union of several
+    branches is a struct with a member for each, ``member0`` and so on, as in Spark's Avro reader and pulsar-spark."""
     values = values_of(node)
     if not values:
         return pa.null()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes Arrow arrays from Avro values, resolved from the schema that wrote them to the schema of the read.
 
-The rules are those of Avro's specification: fields match by name or by alias, missing ones get their default, numbers
-are promoted, symbols and branches match by name. As in Java, a record need not have the same name. Two schemas are
-compared once, when a :class:`Resolver` is made; values are converted a whole column at a time.
+The rules are those of Avro's specification: fields match by name or by alias, missing fields get their default, numbers
+are promoted, and symbols and branches match by name. As in Java, names of records need not match. Two schemas are
+compared once, when :func:`resolver` makes the conversion. The conversion then converts whole columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bk_core.pulsar.values.avro_schema import (
 from bk_core.pulsar.values.decoded import Column, Items, Nulls, Numbers, Record, Spans, Union
 
 Made: TypeAlias = "tuple[pa.Array, Mask | None]"
-"""An array, and a mask of the values that have no form in the schema of the read; None if there are none."""
+"""An array, and a mask of the values that do not fit the schema of the read, or None if all fit."""
 Convert: TypeAlias = Callable[[Any, U8], Made]
 
 _PROMOTED = {
@@ -45,7 +45,7 @@ _PROMOTED = {
 
 
 class UnresolvableError(ValueError):
-    """Values of one schema cannot be read as another."""
+    """The error for a schema whose values cannot be read as another schema."""
 
 
 def resolver(writer: Node, reader: Node) -> Convert:
@@ -63,7 +63,7 @@ def resolver(writer: Node, reader: Node) -> Convert:
 
 
 def record_fields(writer: Node, reader: Node) -> dict[str, Convert]:
-    """Return for each field of the record ``reader`` a function that makes its column from a :class:`Record` of
+    """Return, for each field of the record ``reader``, a function that makes its column from a :class:`Record` of
     ``writer``. Raises UnresolvableError."""
     return {each.name: _field(writer, each) for each in reader.fields}
 
@@ -99,7 +99,7 @@ def _meaning(node: Node) -> tuple[Any, ...]:
 
 
 def _leaf(reader: Node) -> Convert:
-    """Return the conversion of simple values into those of ``reader``."""
+    """Return the conversion of numbers, texts or bytes into an array of the type ``reader``."""
     kind = arrow_type(reader)
     if reader.logical == "decimal":
         return lambda column, data: _decimals(column, data, kind)
@@ -125,7 +125,7 @@ def _times(column: Numbers, kind: pa.DataType, limits: tuple[int, int], stored: 
 
 
 def _decimals(column: Spans, data: U8, kind: pa.DataType) -> Made:
-    """Return decimals, which are big-endian two's complements of any length."""
+    """Return decimals as an array. Their encoding is a big-endian two's complement of any length."""
     wide = 16
     begin, length = column.begin, column.length
     spare = np.maximum(length - wide, 0)
@@ -145,7 +145,7 @@ def _decimals(column: Spans, data: U8, kind: pa.DataType) -> Made:
 
 
 def _at_least(digits: U8, limit: int) -> Mask:
-    """Return which little-endian numbers of 128 bits are ``limit`` or more."""
+    """Return a mask of the little-endian 128-bit numbers that are ``limit`` or more."""
     low, high = digits.view("<u8")[:, 0], digits.view("<i8")[:, 1]
     least = np.uint64(limit & (1 << 64) - 1)
     found: Mask = (high > limit >> 64) | ((high == limit >> 64) & (low >= least))
@@ -232,7 +232,7 @@ def _list_or_map(writer: Node, reader: Node) -> Convert:
 
 
 def _map(bounds: npt.NDArray[np.int32], keys: pa.Array, values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return maps. As in Java, the last of several values of one key counts."""
+    """Return an array of maps. If a key has several values, the last value counts, as in Java."""
     owners = np.repeat(np.arange(bounds.size - 1), np.diff(bounds))
     named = owners * (len(keys) + 1) + keys.dictionary_encode().indices.to_numpy(zero_copy_only=False)
     _, last = np.unique(named[::-1], return_index=True)
@@ -247,7 +247,8 @@ def _map(bounds: npt.NDArray[np.int32], keys: pa.Array, values: pa.Array, kind: 
 
 
 def _from_union(writer: Node, reader: Node) -> Convert:
-    """Return the conversion of a union. A branch that cannot be read makes only its values wrong."""
+    """Return the conversion of a union's values. If a branch cannot be read as ``reader``, only the values of this
+    branch are bad."""
     kind, converts, reasons = arrow_type(reader), list[Convert | None](), list[str]()
     for branch in writer.branches:
         try:
@@ -285,7 +286,7 @@ def _from_union(writer: Node, reader: Node) -> Convert:
 
 
 def _into_union(writer: Node, reader: Node) -> Convert:
-    """Return the conversion into the branch of a union that fits best."""
+    """Return the conversion into the branch of the union ``reader`` that fits best."""
     for branch in sorted(reader.branches, key=lambda each: _distance(writer, each)):
         try:
             convert = resolver(writer, branch)
@@ -296,8 +297,8 @@ def _into_union(writer: Node, reader: Node) -> Convert:
 
 
 def _distance(writer: Node, branch: Node) -> int:
-    """Return how far a branch is from a schema: the same name is nearest, then the same kind. A union has at most one
-    type of each kind without a name."""
+    """Return how far a branch is from ``writer``. A branch with the same name is nearest, then one of the same kind. A
+    union has at most one unnamed branch of each kind."""
     if writer.kind == branch.kind:
         if writer.name and (writer.name == branch.name or writer.name in branch.aliases):
             return 1
@@ -329,6 +330,6 @@ def _as_member(convert: Convert, union: Node, branch: Node) -> Convert:
 
 
 def has_limits(node: Node) -> bool:
-    """Return whether a type, or one inside it, has fewer values than its encoding."""
+    """Return whether a type, or a type inside it, has encodings that are not values."""
     inside = [each.node for each in node.fields] or node.branches
     return node.logical == "decimal" or node.logical in LIMITS or any(map(has_limits, inside))

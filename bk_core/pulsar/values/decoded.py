@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that were found in a buffer but not yet made into Arrow arrays: numbers, places of bytes, and what is made of
-these. All of it is numpy, so selecting and joining copies numbers only, and bytes are copied once, by Arrow."""
+"""Defines the columns of values that were found in a buffer but are not Arrow arrays yet.
+
+They consist of numbers, of positions of bytes, and of other columns. All of them are numpy arrays, so selecting and
+joining copies numbers only. Arrow copies the bytes once.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from bk_core.entries.batch import I64
 
 @dataclass(slots=True)
 class Numbers:
-    """Numbers or truth values."""
+    """Numbers or booleans."""
 
     values: npt.NDArray[Any]
 
@@ -29,7 +32,7 @@ class Numbers:
 
 @dataclass(slots=True)
 class Spans:
-    """Places in the buffer: texts and bytes."""
+    """Texts or bytes, given by their positions and lengths in the buffer."""
 
     begin: I64
     length: I64
@@ -43,7 +46,7 @@ class Spans:
 
 @dataclass(slots=True)
 class Nulls:
-    """Values of type null."""
+    """Values of the type null."""
 
     count: int
 
@@ -56,7 +59,7 @@ class Nulls:
 
 @dataclass(slots=True)
 class Record:
-    """Records; each of ``fields`` has as many values."""
+    """Records. Each column in ``fields`` has one value for each record."""
 
     count: int
     fields: list[Column]
@@ -70,7 +73,7 @@ class Record:
 
 @dataclass(slots=True)
 class Items:
-    """Arrays, or maps if there are ``keys``. Value k has the ``length[k]`` items from ``begin[k]`` on."""
+    """Arrays, or maps if there are ``keys``. Value k has ``length[k]`` items, from item ``begin[k]`` on."""
 
     begin: I64
     length: I64
@@ -84,7 +87,7 @@ class Items:
         return Items(self.begin[at], self.length[at], self.keys, self.items)
 
     def places(self) -> I64:
-        """Return the places of all items of all values, in order."""
+        """Return the indices of the items of all values, in order."""
         ends = np.cumsum(self.length)
         total = int(ends[-1]) if ends.size else 0
         return np.arange(total) + np.repeat(self.begin - ends + self.length, self.length)
@@ -112,7 +115,7 @@ AnyColumn = TypeVar("AnyColumn", Numbers, Spans, Nulls, Record, Items, Union)
 
 
 def joined(pieces: Sequence[Column]) -> Column:
-    """Return the values of all pieces, which are of one type, one after the other."""
+    """Return the values of all pieces as one column. The pieces must be of the same type."""
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -132,7 +135,7 @@ def joined(pieces: Sequence[Column]) -> Column:
 
 
 def _of(kind: type[AnyColumn], pieces: Sequence[Column]) -> list[AnyColumn]:
-    """Return the pieces, all of which are of this kind. Raises TypeError for another one, which is a bug."""
+    """Return the pieces as a list of this class. Raises TypeError if a piece is of another class, which is a bug."""
     found = [each for each in pieces if isinstance(each, kind)]
     if len(found) != len(pieces):
         raise TypeError(f"pieces of several kinds: {[type(each).__name__ for each in pieces]}")

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes values of JSON schemas. The schema's definition is Avro, but the values are plain JSON as Jackson writes it:
-unions have no tags, bytes are base64, dates and times are the numbers that Avro's logical types stand for.
+"""Decodes values of JSON schemas.
 
-Arrow parses all values at once. It cannot parse maps or unions of several types, so values of a schema with such types
-are parsed one by one. So are the values that Arrow refuses: it accepts no member that is given twice, of which the last
-one counts, as in Java.
+The definition of such a schema is an Avro schema, but the values are plain JSON as Jackson writes it. Unions have no
+tags, bytes are base64, and dates and times are numbers as in Avro's logical types. Arrow parses all values together. It
+cannot parse maps, or unions of several types, so values of a schema with such types are parsed one by one. Values that
+Arrow refuses are parsed one by one, too, because Arrow accepts no member that is given twice. As in Java, the last of
+two members with one name counts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Decodes JSON values by one schema. Members that it does not name are ignored, and missing ones are null."""
+    """Decodes JSON values by one schema. Members that the schema does not name are ignored, and missing members are
+    null."""
 
     schema: Node
     _widest: int = field(init=False, repr=False)
@@ -124,12 +126,12 @@ def _parsed(text: bytes) -> Any:
 
 
 def _has_limits(node: Node) -> bool:
-    """Return whether Arrow accepts values for a type that it does not have."""
+    """Return whether Arrow's parser accepts JSON values that the type does not allow."""
     return node.kind in ("enum", "bytes", "fixed", "union") or node.logical in LIMITS
 
 
 def _is_for_arrow(node: Node, *, outer: bool = True) -> bool:
-    """Return whether Arrow parses values of a type, and :func:`_converted` makes them from what it parses."""
+    """Return whether Arrow can parse values of a type in a form that :func:`_converted` converts."""
     if node.kind == "union":
         values = values_of(node)
         return bool(widened(node)) or (len(values) == 1 and _is_for_arrow(values[0], outer=outer))
@@ -147,7 +149,7 @@ def _single(node: Node) -> Node:
 
 
 def _parsed_as(node: Node) -> pa.DataType:
-    """Return the type as which Arrow parses values of a type."""
+    """Return the Arrow type as which values of a type are parsed."""
     node = _single(node)
     if node.logical == "decimal":
         return pa.decimal256(76, node.scale)  # Arrow's parser does not check the precision of a decimal128
@@ -164,7 +166,8 @@ def _parsed_as(node: Node) -> pa.DataType:
 
 
 def _converted(column: pa.Array, node: Node, name: str, problems: dict[int, str]) -> pa.Array:
-    """Return what Arrow parsed as values of the type."""
+    """Return the column that Arrow parsed, converted to the Arrow type of ``node``. Adds the reasons for bad values to
+    ``problems``."""
     node = _single(node)
     kind = arrow_type(node)
     if node.kind == "enum":
@@ -213,8 +216,8 @@ def _bytes(node: Node, text: str) -> bytes:
 
 
 def value_of(node: Node, value: Any) -> Any:
-    """Return a value of JSON as ``pyarrow.array`` takes it. null fits every type. Raises ValueError for a value of
-    another type."""
+    """Return a JSON value in the form that ``pyarrow.array`` takes. null fits every type. Raises ValueError for a value
+    that does not fit the type."""
     return None if value is None else _OF_KIND[node.kind](node, value)
 
 

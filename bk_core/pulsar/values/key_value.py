@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes KEY_VALUE schemas: two schemas in one, for the columns ``key`` and ``value``.
+"""Decodes KEY_VALUE schemas, which consist of two schemas, into the columns ``key`` and ``value``.
 
-INLINE: a value is the i32 length of the key, the key, the i32 length of the value, and the value; −1 means null.
-SEPARATED: the key is the key of the message, and the value is its value. The definition of the schema is, like an
-inline value, the definitions of both schemas; its properties have their types.
+With INLINE, the value of a message is the i32 length of the key, the key, the i32 length of the value, and the value.
+The length −1 means null. With SEPARATED, the key is the key of the message, and the value is its value. The definition
+of the schema has the definitions of both schemas, encoded like an inline value. Its properties have the types of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _I32 = struct.Struct(">i")
 
 
 def parts_of(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema, bool]:
-    """Return the schemas of key and value, and whether the key is the message's. Raises SchemaError."""
+    """Return the schema of the key, the schema of the value, and whether the encoding is SEPARATED. Raises
+    SchemaError."""
     properties, at, found = dict(schema.properties), 0, list[TopicSchema]()
     for name in (KEY, VALUE):
         kind = properties.get(f"{name}.schema.type", "").replace("_", "").upper()
@@ -45,8 +46,8 @@ def parts_of(schema: TopicSchema) -> tuple[TopicSchema, TopicSchema, bool]:
 
 @dataclass(frozen=True, slots=True)
 class KeyValueReader:
-    """Decodes values, or keys and values if ``is_separated``. Records become structs, because fields of both may have
-    the same name."""
+    """Decodes inline values or, with ``is_separated``, keys and values of messages. Records become structs, because key
+    and value may have fields of the same name."""
 
     key: PartReader
     value: PartReader
@@ -61,7 +62,7 @@ class KeyValueReader:
         return {KEY: whole_type(self.key), VALUE: whole_type(self.value)}
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
-        """Return the columns of inline values."""
+        """Return the columns of inline values, and the reasons for bad values."""
         problems = dict[int, str]()
         end = places.begin + places.length
         key_at, key_size = self._size(places, places.begin, end)
@@ -76,7 +77,7 @@ class KeyValueReader:
         return Part({KEY: key, VALUE: value}, problems)
 
     def _size(self, places: Places, at: I64, end: I64) -> tuple[I64, I64]:
-        """Return the places behind i32 lengths, and the lengths; −2 for one that is cut off."""
+        """Return the positions after the i32 lengths at ``at``, and the lengths. The length is −2 if it is cut off."""
         raw = np.ascontiguousarray(places.data.take(at[:, None] + np.arange(_I32.size), mode="clip"))
         size = raw.view(">i4")[:, 0].astype(np.int64)
         cut = at + _I32.size > end
@@ -84,13 +85,14 @@ class KeyValueReader:
 
 
 def whole_type(reader: PartReader) -> pa.DataType:
-    """Return the type of a whole key or value."""
+    """Return the Arrow type of a key or a value as one column."""
     columns = reader.columns
     return pa.struct(list(columns.items())) if reader.is_record else columns[VALUE]
 
 
 def of_part(reader: PartReader, places: Places, problems: dict[int, str], title: str) -> pa.Array:
-    """Return a whole key or value of each place, and null for a negative length. Adds to ``problems``."""
+    """Return the key or the value at each place as one column, with null for a negative length. Adds the reasons for
+    bad values to ``problems``. ``title`` names the part in these reasons."""
     there = np.flatnonzero(places.length >= 0)
     part = reader.read(places.take(there), frozenset(reader.columns))
     for place, why in part.problems.items():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of readers of values. A *part* is what one schema describes: the value of a message, or the key or
-the value of a KEY_VALUE schema."""
+"""Defines the interface of the decoders of values. A *part* is the bytes that one schema describes: the value of a
+message, or the key or the value of a KEY_VALUE schema."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow as pa
 from bk_core.entries.batch import I64, U8
 
 NO_VERSION, BAD_VERSION = -1, -2
-"""Stand for the schema version of a message without one, and of a message whose version is not a number."""
+"""The schema version of a message that names no version, and of a message whose version is not a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The bytes of some values, none of them null. ``version`` is the number of each value's schema version."""
+    """The places of some values in ``data``, none of them null. ``version`` has the schema version of each value."""
 
     data: U8
     begin: I64
@@ -35,16 +35,16 @@ class Places:
 
 @dataclass(slots=True)
 class Part:
-    """Decoded values: ``columns`` by name, each as long as the values. ``problems`` gives, by place, the reason why a
-    value cannot be decoded; its columns then hold anything."""
+    """Decoded values. ``columns`` has the columns by name, each with one item for each value. ``problems`` has, by the
+    index of the value, the reason why it cannot be decoded. The items of such a value are arbitrary."""
 
     columns: Mapping[str, pa.Array]
     problems: dict[int, str] = field(default_factory=dict)
 
 
 class PartReader(Protocol):
-    """Decodes values by one schema. ``columns`` has the types; a schema that is not a record has the one column
-    ``value``."""
+    """Decodes values by one schema. ``columns`` has the names and types of the columns. A schema that is not a record
+    has the one column ``value``."""
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]: ...
@@ -53,18 +53,19 @@ class PartReader(Protocol):
     def is_record(self) -> bool: ...
 
     def read(self, places: Places, wanted: frozenset[str]) -> Part:
-        """Return the wanted columns. Raises nothing for bad values, and TooManyValuesError only for several."""
+        """Return the wanted columns. Raises no error for bad values. Raises TooManyValuesError only for more than one
+        value."""
         ...
 
 
 def complain(problems: dict[int, str], which: np.typing.NDArray[np.bool_], why: str) -> None:
-    """Note a reason for each place that ``which`` marks, unless it has one."""
+    """Record a reason for each index that ``which`` marks, unless it has one."""
     for place in np.flatnonzero(which).tolist():
         problems.setdefault(place, why)
 
 
 def spread(values: pa.Array, at: I64, count: int) -> pa.Array:
-    """Return ``count`` values, of which number ``at[k]`` is value k of the array, and the others are null."""
+    """Return an array of ``count`` values. Value ``at[k]`` is value k of ``values``, and the others are null."""
     if at.size == count and bool((at == np.arange(count)).all()):
         return values
     index = np.full(count, -1, dtype=np.int64)

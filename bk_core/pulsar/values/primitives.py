@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes the values of Pulsar's primitive schemas, which are big-endian numbers, texts or bytes.
 
-The four times of Java's ``java.util`` and ``java.sql`` (DATE, TIME, TIMESTAMP) are moments in milliseconds; those of
-``java.time`` have nanoseconds. INSTANT and LOCAL_DATE_TIME are cut to microseconds: Arrow's nanoseconds end in 2262,
-and Spark has microseconds too.
+DATE, TIME and TIMESTAMP, which are types of ``java.util`` and ``java.sql``, are moments in milliseconds. The types of
+``java.time`` have nanoseconds. INSTANT and LOCAL_DATE_TIME are cut to microseconds, because Arrow's nanoseconds end in
+2262, and because Spark has microseconds.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bk_core.pulsar.values.part import Part, Places, complain
 
 _DAY_MS, _DAY_NS = 86_400_000, 86_400_000_000_000
 _SECONDS_MAX = (1 << 63) // 1_000_000 - 1
-"""The highest and, negated, the lowest time in seconds since 1970 that fits into microseconds."""
+"""The greatest and, negated, the least time in seconds since 1970 that fits into 64 bits as microseconds."""
 _DAYS_MAX = (1 << 31) - 1
 _DAYS_IN_US_MAX = _SECONDS_MAX // 86_400 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A primitive type. ``widths`` are the bytes of its numbers, none for a type of any length. ``make`` returns their
-    array and a mask of the numbers that have no such value."""
+    """A primitive type. ``widths`` has the sizes of its numbers in bytes, and is empty for a type of any length.
+    ``make`` returns an array of the numbers' values, and a mask of the numbers that are not values."""
 
     arrow: pa.DataType
     widths: tuple[int, ...] = ()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes values of PROTOBUF_NATIVE schemas, whose definition is JSON with protobuf's own descriptors.
+"""Decodes values of PROTOBUF_NATIVE schemas, whose definition is JSON with protobuf descriptors.
 
-All values are decoded with the newest version: protobuf's fields have numbers, and unknown ones are ignored. protobuf's
-library decodes each value into a dynamic message, so Python runs once for each value and field.
+All values are decoded with the version of the columns, because protobuf identifies fields by number and ignores unknown
+fields. protobuf's library decodes each value into a dynamic message, so Python code runs once for each value and field.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SCALARS: Mapping[int, pa.DataType] = {
     FieldDescriptor.CPPTYPE_ENUM: pa.string(),
     FieldDescriptor.CPPTYPE_STRING: pa.string(),
 }
-"""Spark has no unsigned numbers, so these become the next larger type."""
+"""The Arrow types of protobuf's scalar types. Spark has no unsigned numbers, so these become the next larger type."""
 
 
 def descriptor_of(definition: bytes) -> Descriptor:
-    """Return the descriptor of the root message. Raises SchemaError for a definition that is none, or is recursive, or
-    too large."""
+    """Return the descriptor of the root message. Raises SchemaError for a definition that is invalid, recursive, or too
+    large."""
     if len(definition) > BYTES_MAX:
         raise SchemaError(f"it has {len(definition)} bytes, more than {BYTES_MAX}")
     try:
@@ -73,7 +73,7 @@ def _check(message: Descriptor, above: tuple[str, ...]) -> int:
 
 
 def _map_entry(field: FieldDescriptor) -> Descriptor | None:
-    """Return the message of a map's entries, or None if the field is no map."""
+    """Return the message type of a map's entries, or None if the field is not a map."""
     entry = field.message_type
     return entry if entry is not None and entry.GetOptions().map_entry else None
 
@@ -95,15 +95,16 @@ Get = Callable[[Any], Any]
 
 
 def _may_fail(field: FieldDescriptor) -> bool:
-    """Return whether a field that was parsed may have no value. protobuf parses maps of proto2 whose keys are not
-    UTF-8, and then cannot look them up. Such a value is bad, also for a read without the field."""
+    """Return whether a parsed field may have values that cannot be read. protobuf parses proto2 maps whose keys are not
+    UTF-8, and then cannot look the keys up. A message with such a map is bad, even if the read does not want the
+    field."""
     entry = _map_entry(field)
     has_texts = entry is not None and entry.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING
     return has_texts or (field.message_type is not None and any(map(_may_fail, field.message_type.fields)))
 
 
 def _single(field: FieldDescriptor) -> Get:
-    """Return the conversion of one value of a field."""
+    """Return a function that converts one value of a field."""
     if field.message_type is not None:
         return _members(field.message_type)
     if field.enum_type is not None:
@@ -113,12 +114,14 @@ def _single(field: FieldDescriptor) -> Get:
 
 
 def _text(value: str | bytes) -> str:
-    """Return a text. For a text of proto2 that is not UTF-8 protobuf gives bytes. Java replaces what is wrong."""
+    """Return a text. In proto2, protobuf returns bytes for a text that is not UTF-8. Their wrong bytes become
+    replacement characters, as in Java."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _getter(field: FieldDescriptor) -> Get:
-    """Return the conversion of a field of a message. An absent field is null if the message says that it is absent."""
+    """Return a function that gets a field of a message and converts it. For a field with presence, the result is null
+    if the field is not set."""
     name = field.name
     if (entry := _map_entry(field)) is not None:
         convert = _single(entry.fields_by_name["value"])
@@ -138,7 +141,7 @@ def _members(message: Descriptor) -> Get:
 
 @dataclass(slots=True)
 class ProtobufReader:
-    """Decodes values of one PROTOBUF_NATIVE schema, given as its definition. Raises SchemaError when it is made."""
+    """Decodes values of one PROTOBUF_NATIVE schema, given as its definition. The constructor raises SchemaError."""
 
     definition: bytes
     _root: Descriptor = field(init=False, repr=False)

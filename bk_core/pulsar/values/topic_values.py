@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes the values of a topic's messages by the versions of its schema (decision record 0077).
 
-The columns are those of one version, the newest at the beginning of the read. The fields of a record are columns of
-their own; other values are the column ``value``; a KEY_VALUE schema gives ``key`` and ``value``.
+The columns are those of one version, by default the version that is the newest when the read begins. The fields of a
+record are columns, a KEY_VALUE schema has the columns ``key`` and ``value``, and any other schema has the column
+``value``.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _VERSION_BYTES = 8
 
 
 class TopicValues:
-    """Decodes the values of one topic. Raises UnsupportedTopicError, which names the topic and the type, for a schema
-    that cannot become columns."""
+    """Decodes the values of one topic. The constructor raises UnsupportedTopicError, which names the topic and the
+    type, for a schema that cannot become columns."""
 
     def __init__(self, schemas: TopicSchemas) -> None:
         self.schemas = schemas
@@ -57,12 +58,13 @@ class TopicValues:
             )
 
     def unknown(self, found: Heads) -> set[int]:
-        """Return the versions of the schema that these entries need and that are not known."""
+        """Return the versions of the schema that these entries need and that ``schemas`` does not have."""
         versions = set(np.unique(versions_of(found)).tolist())
         return {each for each in versions if each >= 0} - {each.version for each in self.schemas.versions}
 
     def decode(self, found: Messages, wanted: frozenset[str]) -> tuple[Mapping[str, pa.Array], Mapping[int, str]]:
-        """Return the wanted columns, null for a null value, and by message the reason why it cannot be decoded."""
+        """Return the wanted columns, in which a null value is null. Also return, by the index of the message, the
+        reason why its value cannot be decoded."""
         version = versions_of(found.heads)[found.columns.entry]
         begin, length = found.columns.value
         problems = self._wrong_versions(version)
@@ -89,7 +91,7 @@ class TopicValues:
         }, problems
 
     def _wrong_versions(self, version: I64) -> dict[int, str]:
-        """Return by message why values of its version cannot be decoded."""
+        """Return, by the index of the message, the reason why values of its version cannot be decoded."""
         problems, form = dict[int, str](), self._forms[self.schemas.version]
         for each in np.unique(version).tolist():
             if each == NO_VERSION or self._forms.get(each) == form:
@@ -105,7 +107,8 @@ class TopicValues:
 
 
 def versions_of(found: Heads) -> I64:
-    """Return the number of each entry's schema version, NO_VERSION or BAD_VERSION."""
+    """Return the schema version of each entry. It is NO_VERSION if the entry names none, and BAD_VERSION if it is not a
+    number."""
     begin, length = found.metadata.span(heads.SCHEMA_VERSION)
     raw = np.ascontiguousarray(found.data.take(begin[:, None] + np.arange(_VERSION_BYTES), mode="clip"))
     number = raw.view(">i8")[:, 0].astype(np.int64)
@@ -114,7 +117,7 @@ def versions_of(found: Heads) -> I64:
 
 
 def _without(length: I64, problems: Mapping[int, str]) -> I64:
-    """Return the lengths with null for each message that has a problem."""
+    """Return the lengths, with −1 (null) for each message that has a problem."""
     if not problems:
         return length
     kept = length.copy()
@@ -123,7 +126,7 @@ def _without(length: I64, problems: Mapping[int, str]) -> I64:
 
 
 def _places_of(values: pa.Array, version: I64) -> Places:
-    """Return the places of the bytes in a binary array."""
+    """Return the places of the values of a binary array."""
     _, offsets, data = values.buffers()
     bounds = np.frombuffer(offsets, dtype=np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
     length = np.where(values.is_valid().to_numpy(zero_copy_only=False), bounds[1:] - bounds[:-1], -1)
@@ -135,7 +138,8 @@ def _places_of(values: pa.Array, version: I64) -> Places:
 
 
 def _form(schema: TopicSchema) -> str:
-    """Return the type of a schema; of KEY_VALUE with the types inside. Values of one form are decoded alike."""
+    """Return the type of a schema. For KEY_VALUE, it includes the types of key and value. Versions with the same result
+    have values that are decoded alike."""
     if schema.kind != "KEYVALUE":
         return schema.kind
     try:
@@ -159,7 +163,8 @@ def _reader(schema: TopicSchema, versions: Sequence[TopicSchema]) -> PartReader:
 def _single(
     schema: TopicSchema, versions: Sequence[TopicSchema], part: Callable[[TopicSchema], TopicSchema]
 ) -> PartReader:
-    """Return the reader of one part. ``part`` returns the same part of another version. Raises SchemaError."""
+    """Return the decoder of one part, such as the key. ``part`` returns the same part of another version of the schema.
+    Raises SchemaError."""
     match schema.kind:
         case "AVRO":
             return AvroReader(avro_schema.parse(schema.definition), _writers(versions, part))
