@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of one cluster: creates, opens and deletes ledgers. Knows no rule of the protocol."""
+"""A client of one cluster, which creates, opens and deletes ledgers. It contains no rule of the protocol."""
 
 from __future__ import annotations
 

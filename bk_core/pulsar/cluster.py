@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from bk_core.pulsar.reading import LedgerReads, Moved, PartitionReading
 
 QuorumUse: TypeAlias = Literal["settle", "follow", "ignore"]
-"""How a planner uses ``quorum_settle_ms``. ``settle`` is for a read, which waits for the quorum's end before it plans.
-``follow`` is for a tail or a stream, which looks for that end in the background. ``ignore`` does not look for it."""
+"""The use of ``quorum_settle_ms`` by a planner. ``settle`` is for a read, which waits for the quorum's end before it
+plans. ``follow`` is for a tail or a stream, which looks for that end in the background. ``ignore`` does not look for
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

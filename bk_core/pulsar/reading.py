@@ -44,7 +44,7 @@ History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
 _Rows: TypeAlias = "tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]"
 _Lack: TypeAlias = LookBack | frozenset[int]
-"""What some entries lack before rows can be made of them: chunks, or versions of the schema."""
+"""The chunks or the schema versions that must be found before rows can be made of some entries."""
 Isolation = Literal["read_committed", "read_uncommitted"]
 Moved: TypeAlias = Callable[[TopicRange], Awaitable[TopicRange | None]]
 """A function that returns the same range of the ledger's copy in other storage, or None if there is no such copy."""

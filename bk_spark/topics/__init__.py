@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads topics of Apache Pulsar into DataFrames: the driver plans ranges of their ledgers, and tasks read them."""
+"""Reads topics of Apache Pulsar into DataFrames. The driver plans ranges of the topics' ledgers, and tasks read these
+ranges."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans a batch read of topics on the driver, once for each plan. Runs on the client's loop."""
+"""Plans a batch read of topics on the driver, on the client's loop. Spark asks for the plan once."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ PLANNED_AT_ONCE = 8
 async def plan_batch(
     bookkeeper: BookKeeper, options: BkOptions, columns: Mapping[str, pa.DataType]
 ) -> list[PartitionPlan]:
-    """Return what a ``load()`` reads of each topic or partition, in reading order. Raises NoSuchTopicError,
-    InvalidArgumentError for positions that cannot be, NoSuchEntryError for a start that was trimmed
-    (``failOnDataLoss``), LedgerOffloadedError, what reading heads of messages of transactions raises and, if values
-    become ``columns``, what :meth:`SchemaLookup.of` raises."""
+    """Return the plan of a ``load()`` for each topic or partition, in reading order. Raises NoSuchTopicError,
+    InvalidArgumentError for impossible positions, NoSuchEntryError for a start that was trimmed (``failOnDataLoss``),
+    LedgerOffloadedError, the errors of reading heads of messages of transactions and, if values become ``columns``, the
+    errors of :meth:`SchemaLookup.of`."""
     assert options.topics is not None
     assert isinstance(options.selection, TopicSelection)
     async with PulsarCluster(bookkeeper, options.topics.access(options.ledger_password)) as cluster:
@@ -63,7 +63,8 @@ async def plan_batch(
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Return the results of all calls, in order. The first error ends the others."""
+    """Run all calls, at most PLANNED_AT_ONCE at a time, and return their results in order. The first error cancels the
+    other calls."""
     gate = asyncio.Semaphore(PLANNED_AT_ONCE)
 
     async def call(work: Callable[[], Awaitable[T]]) -> T:
@@ -137,8 +138,8 @@ class PartPlan:
     async def _outcomes(
         self, planner: PartitionPlanner, bounds: Bounds, ranges: list[TopicRange]
     ) -> tuple[list[TopicRange], frozenset[TxnId], bool]:
-        """Return the ranges up to the first undecided transaction, the aborted ones, and whether they were looked
-        for."""
+        """Return the ranges up to the first message of an undecided transaction, the aborted transactions, and whether
+        outcomes were looked for."""
         wants = self.how.isolation == "read_committed"
         if not wants or not await self.cluster.may_have_transactions(self.nodes, self.topic):
             return ranges, frozenset(), False
@@ -147,7 +148,8 @@ class PartPlan:
 
 
 async def start_of(planner: PartitionPlanner, record: ManagedLedger, how: TopicOptions) -> MessageId | None:
-    """Return where ``startingTimestamp`` or ``subscription`` begins; None if neither is given, or for the begin."""
+    """Return the position that ``startingTimestamp`` or ``subscription`` chooses. Return None if neither is given, or
+    for the begin of the topic."""
     if how.subscription is not None:
         cursors = await planner.cursors()
         return bounds_of.start_of_subscription(planner.topic, record, cursors, how.subscription)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch reads of topics: the driver plans and tasks read."""
+"""Defines the batch reader of topics: the driver plans the read, and tasks read the rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class TopicReader(DataSourceReader):
-    """The reader of one ``load()`` of topics. It holds only options and columns; every partition carries what its task
-    needs."""
+    """The reader of one ``load()`` of topics. It has only options and columns, because each Spark partition has
+    everything that its task needs."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         self.options = options
         self.columns = columns_of(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the read of the topics as they are now, once. Nothing is fenced."""
+        """Plan the read of the topics as they are now, once, without fencing a ledger."""
         return clients.patiently(self.options, self._planned)
 
     def _planned(self, bookkeeper: BookKeeper) -> list[InputPartition]:

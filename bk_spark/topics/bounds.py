@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds where a read of one topic or partition begins and ends, from options and records of the metadata store. Pure.
 
-Theory of ``startingTimestamp`` and ``endingTimestamp``. They choose messages by the time of publishing, one by one,
-because producers write it and their clocks differ. Only to read less, whole ledgers are left out by the times at which
-brokers closed them: at the start those that were closed CLOCKS_MS before the time, and at the end those that began
-LATE_MS after it, because a producer or a replicator may deliver late what it has published before.
+Theory of ``startingTimestamp`` and ``endingTimestamp``. They choose single messages by their publish time, because
+producers set this time and the clocks of producers differ. To read less, a read also leaves out whole ledgers by the
+times at which brokers closed them. At the start, it leaves out ledgers that were closed more than CLOCKS_MS before the
+time. At the end, it leaves out ledgers that began more than LATE_MS after the time, because a producer or a replicator
+may deliver a message late.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ LATE_MS = 24 * 3_600_000
 
 
 def message_at(place: Place) -> MessageId | None:
-    """Return a place as a message, or None for earliest and latest."""
+    """Return the message id of a place, or None for ``earliest`` and ``latest``."""
     return place if isinstance(place, MessageId) else None
 
 
 def start_by_time(record: ManagedLedger, from_ms: int) -> MessageId | None:
-    """Return where messages from a time on begin at the earliest; None for a topic without ledgers."""
+    """Return the earliest position of messages that were published at ``from_ms`` or later. Return None for a topic
+    without ledgers."""
     for ledger in record.ledgers:
         if not ledger.closed_ms or ledger.closed_ms + CLOCKS_MS >= from_ms:
             return MessageId(ledger.ledger_id, 0)
@@ -38,7 +40,8 @@ def start_by_time(record: ManagedLedger, from_ms: int) -> MessageId | None:
 
 
 def end_by_time(record: ManagedLedger, before_ms: int) -> MessageId | None:
-    """Return where a read of the messages before a time may end; None for the end of the topic."""
+    """Return the position at which a read of messages published before ``before_ms`` may end. Return None for the end
+    of the topic."""
     for ledger, following in zip(record.ledgers, record.ledgers[1:], strict=False):
         if ledger.closed_ms and ledger.closed_ms > before_ms + LATE_MS:
             return MessageId(following.ledger_id, 0)
@@ -48,8 +51,9 @@ def end_by_time(record: ManagedLedger, before_ms: int) -> MessageId | None:
 def start_of_subscription(
     topic: TopicName, record: ManagedLedger, cursors: Mapping[str, Cursor], name: str
 ) -> MessageId | None:
-    """Return the first message that a subscription has not acknowledged, None for the begin of the topic: what was
-    trimmed, it had acknowledged. Raises InvalidArgumentError if there is no such subscription."""
+    """Return the first message that a subscription has not acknowledged. Return None for the begin of the topic; the
+    subscription had acknowledged all messages that were trimmed. Raises InvalidArgumentError if there is no such
+    subscription."""
     cursor = cursors.get(name)
     if cursor is None:
         near = get_close_matches(name, cursors, n=3, cutoff=0.0)
@@ -65,7 +69,7 @@ def start_of_subscription(
 
 
 def check_within(topic: TopicName, start: MessageId | None, end: MessageId | None, last: EntryPosition | None) -> None:
-    """Check that positions do not lie behind the end of a topic, whose last entry is ``last``, and are in order. Raises
+    """Check that the positions are in order, and not behind the end of a topic whose last entry is ``last``. Raises
     InvalidArgumentError."""
     if start is not None and end is not None and end < start:
         raise InvalidArgumentError(
@@ -84,7 +88,7 @@ def check_within(topic: TopicName, start: MessageId | None, end: MessageId | Non
 
 
 def trimmed(topic: TopicName, error: NoSuchEntryError, options: TopicOptions) -> NoSuchEntryError:
-    """Return the error for a start that was trimmed, with what Spark's users can do about it."""
+    """Return the error for a start that was trimmed. Its remedy names Spark's options."""
     where = "subscription" if options.subscription is not None else "startingOffsets"
     return NoSuchEntryError(
         f"the wanted messages of {topic} were trimmed",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of topics, which are those of the pulsar-spark connector."""
+"""Defines the columns of topics. They are those of the pulsar-spark connector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS: Mapping[str, str] = {
     "__eventTime": "timestamp",
     "__messageProperties": "map<string,string>",
 }
-"""The columns of a read that does not choose, with Spark's types."""
+"""The columns of a read that names no columns, with Spark's types."""
 MORE: Mapping[str, str] = {"__partition": "int", "__producer": "string", "__sequenceId": "bigint"}
 """The columns that ``includeMetadata`` adds."""
 BY_NAME: Mapping[str, str] = {"__orderingKey": "binary", "__schemaVersion": "binary"}
@@ -32,9 +32,9 @@ ALL: Mapping[str, str] = {**COLUMNS, **MORE, **BY_NAME}
 
 
 def default_schema(options: BkOptions) -> Any:
-    """Return the columns of a read without ``.schema(…)`` as a StructType. With ``topicSchema`` the driver looks up the
-    topics' schemas. Raises InvalidArgumentError if option ``columns`` names others, and what
-    :func:`bk_spark.topics.schemas.default_columns` raises."""
+    """Return, as a StructType, the columns of a read without ``.schema(…)``. With ``topicSchema`` the driver looks up
+    the topics' schemas. Raises InvalidArgumentError if option ``columns`` names other columns, and the errors of
+    :func:`bk_spark.topics.schemas.default_columns`."""
     from pyspark.sql.types import StructType
 
     messages = {name: kind for name, kind in COLUMNS.items() if name != VALUE}
@@ -56,8 +56,9 @@ def _values(options: BkOptions) -> Any:
 
 
 def columns_of(options: BkOptions, spark_schema: Any) -> ReadColumns:
-    """Return the columns of a read of ``spark_schema``, a StructType. Raises InvalidArgumentError for columns or types
-    that topics do not have. Columns of values that a schema makes are checked when a read is planned."""
+    """Return the columns of a read with the schema ``spark_schema``, a StructType. Raises InvalidArgumentError for
+    columns or types that topics do not have. The planning of the read checks the columns that a topic's schema
+    makes."""
     codecs.check_named(options, spark_schema)
     data = dict(ALL)
     if options.topics is not None and options.topics.decodes:

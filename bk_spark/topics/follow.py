@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the topics of a stream, and plans its micro-batches. Runs on the client's loop and never fences.
+"""Finds out what a stream of topics can read, and plans its micro-batches. It runs on the client's loop and never
+fences.
 
-The ranges of a micro-batch come from its two offsets alone: its entries were confirmed when the second one was chosen,
-so no broker is asked for them again. A repeated micro-batch has exactly the same rows.
+The ranges of a micro-batch depend on its two offsets alone. Its entries were confirmed when the second offset was
+chosen, so no broker is asked for them again. A repeated micro-batch has exactly the same rows.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from bk_spark.topics.selecting import selected_parts
 logger = logging.getLogger("bk_spark.stream")
 
 LIST_S = 2.0
-"""The seconds after which new topics and partitions are looked for again."""
+"""The seconds between two times that a stream looks for new topics and partitions."""
 
 
 class TopicsFollower:
-    """Follows the topics of one stream. ``columns`` are those that values become, if they are decoded."""
+    """Follows the topics of one stream. ``columns`` are the columns that values become, if values are decoded."""
 
     def __init__(self, bookkeeper: BookKeeper, options: BkOptions, columns: Mapping[str, pa.DataType]) -> None:
         assert options.topics is not None
@@ -60,8 +61,8 @@ class TopicsFollower:
     # --- where a query begins ----------------------------------------------------------------------------------------
 
     async def initial(self) -> dict[TopicName, MessageId]:
-        """Return where a new query begins. Raises NoSuchTopicError, InvalidArgumentError for positions that cannot be,
-        and NoSuchEntryError for a start that was trimmed (``failOnDataLoss``)."""
+        """Return the position at which a new query begins in each topic. Raises NoSuchTopicError, InvalidArgumentError
+        for impossible positions, and NoSuchEntryError for a start that was trimmed (``failOnDataLoss``)."""
         nodes = await self._cluster.nodes()
         topics = await self._topics(nodes, fail=True)
         self._how.starting.check("startingOffsets", topics)
@@ -101,10 +102,10 @@ class TopicsFollower:
     # --- what there is -----------------------------------------------------------------------------------------------
 
     async def look(self, offset: TopicOffset, *, settles: bool = False) -> dict[TopicName, PartSeen]:
-        """Return what can be read of each topic and partition from an offset on, and the new ones. With
-        ``readMode=quorum``, ends above the LAC are those that were found in the background; ``settles`` waits for
-        them. Raises NoSuchTopicError for a topic that was deleted and NoSuchEntryError for messages that were trimmed
-        (``failOnDataLoss``)."""
+        """Return, for each topic and partition of an offset and each new one, the ranges that can be read. With
+        ``readMode=quorum``, the ends above the LAC are those that were found in the background. With ``settles``, the
+        call waits for them. Raises NoSuchTopicError for a topic that was deleted, and NoSuchEntryError for messages
+        that were trimmed (``failOnDataLoss``)."""
         nodes = await self._cluster.nodes()
         topics = sorted({*await self._topics(nodes, fail=False), *offset.topics})
         if settles:
@@ -142,8 +143,9 @@ class TopicsFollower:
         return PartSeen(at, (), at)
 
     def _not_trimmed(self, topic: TopicName, at: MessageId, first: MessageId) -> MessageId:
-        """Return where the stream goes on. A ledger that was read whole, and was trimmed while no query ran, looks like
-        one that was not read whole."""
+        """Return the position at which the stream continues. ``at`` is its offset, and ``first`` the begin of the
+        topic. If a ledger was read to its end and then trimmed while no query ran, the offset is in that ledger. This
+        looks like a loss of messages, so it is an error, too."""
         if at.ledger_id >= first.ledger_id:
             return at
         if not self._options.fail_on_data_loss:
@@ -156,7 +158,7 @@ class TopicsFollower:
         )
 
     async def _topics(self, nodes: PulsarNodes, *, fail: bool) -> list[TopicName]:
-        """Return the selected topics and partitions; with ``fail`` a topic that does not exist is an error."""
+        """Return the selected topics and partitions. With ``fail``, a topic that does not exist is an error."""
         now = asyncio.get_running_loop().time()
         if fail or now - self._listed_at >= LIST_S:
             try:
@@ -170,15 +172,15 @@ class TopicsFollower:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     async def _wants_outcomes(self, nodes: PulsarNodes, topic: TopicName) -> bool:
-        """Return whether outcomes of transactions must be looked for. Call it after the end is known."""
+        """Return whether the outcomes of transactions must be found. Call it after the end of the topic is known."""
         wants = self._how.isolation == "read_committed"
         return wants and await self._cluster.may_have_transactions(nodes, topic)
 
     async def _decided(
         self, planner: PartitionPlanner, begin: MessageId, ranges: list[TopicRange]
     ) -> tuple[list[TopicRange], frozenset[TxnId]]:
-        """Return the ranges up to the first undecided transaction, and the aborted ones. Entries whose heads were read
-        are not read again."""
+        """Return the ranges up to the first message of an undecided transaction, and the aborted transactions. The
+        heads of an entry are read only once for all calls."""
         topic = planner.topic
         since, reading = self._outcomes.get(topic, (begin.entry, None))
         if reading is None or begin.entry < since:
@@ -193,16 +195,16 @@ class TopicsFollower:
     # --- micro-batches -----------------------------------------------------------------------------------------------
 
     async def plan(self, start: TopicOffset, end: TopicOffset) -> list[PartitionPlan]:
-        """Return what a micro-batch reads. Raises as :meth:`look`, and MetadataUnavailableError while the metadata
-        store or bookies show less than when the batch was made."""
+        """Return the plans of a micro-batch. Raises the errors of :meth:`look`. Raises MetadataUnavailableError while
+        the metadata store or the bookies show fewer entries than when the batch was made."""
         nodes = await self._cluster.nodes()
         topics = [topic for topic, at in sorted(end.topics.items()) if start.topics.get(topic, at) != at]
         plans = await at_once([partial(self._planned, nodes, topic, start, end) for topic in topics])
         return plans if self._schemas is None else await self._schemas.completed(nodes, plans, end.schemas)
 
     async def versions(self, topics: Iterable[TopicName], known: Mapping[TopicName, int]) -> Mapping[TopicName, int]:
-        """Return the versions of the schemas whose columns the query has: those in ``known``, and those of the other
-        topics. Raises what :meth:`SchemaLookup.of` raises."""
+        """Return, by topic, the schema version whose columns the query has. For topics in ``known`` it is that version,
+        and for the others it is looked up. Raises the errors of :meth:`SchemaLookup.of`."""
         missing = {topic.whole for topic in topics} - known.keys()
         if self._schemas is None or not missing:
             return known

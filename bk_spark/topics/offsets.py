@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The offset of a stream of topics, as Spark keeps it in a checkpoint, and how much of each topic a micro-batch takes.
-Pure.
+"""Defines the offset of a stream of topics, as Spark keeps it in a checkpoint. Also counts how much of each topic a
+micro-batch takes. Pure.
 
-``{"cluster":"…","topics":{"persistent://public/default/orders-partition-0":"12:34"},"v":1}``: for each topic or
-partition the ledger and entry to read next. ``12:34:2`` is a place within a batch of messages, where a stream may
-begin. ``-1:-1`` stands for the begin of a topic that had no ledger. ``from`` is the time of ``startingTimestamp``, so
-that a repeated batch leaves out the same messages. With ``topicSchema``, ``schemas`` has for each topic the version
-whose columns the query has, from the first micro-batch on that reads messages of the topic. Spark compares offsets as
-text, so equal positions give equal text.
+``{"cluster":"…","topics":{"persistent://public/default/orders-partition-0":"12:34"},"v":1}`` has, for each topic or
+partition, the ledger and the entry to read next. ``12:34:2`` is a position within a batch of messages, at which a
+stream may begin. ``-1:-1`` stands for the begin of a topic that had no ledger. ``from`` is the time of
+``startingTimestamp``, so that a repeated micro-batch leaves out the same messages. With ``topicSchema``, ``schemas``
+has, for each topic, the version whose columns the query has. A topic is in it from the first micro-batch that reads its
+messages. Spark compares offsets as text, so equal positions have equal text.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ ANOTHER_CHECKPOINT = "use another checkpointLocation for this query"
 
 @dataclass(frozen=True, slots=True)
 class TopicOffset:
-    """The next position in each topic or partition. ``published_from_ms`` is the time before which messages are left
-    out. ``schemas`` has for each topic the version of its schema whose columns the query has."""
+    """The next position in each topic or partition. Messages published before ``published_from_ms`` are left out.
+    ``schemas`` has, for each topic, the version of its schema whose columns the query has."""
 
     cluster: str
     topics: Mapping[TopicName, MessageId]
@@ -45,8 +45,9 @@ class TopicOffset:
 
 @dataclass(frozen=True, slots=True)
 class PartSeen:
-    """A topic or partition at one moment: ``ranges`` can be read from ``begin`` on, and ``end`` is the position behind
-    them. ``is_fresh`` means that ``begin`` is in no checkpoint yet, so that the next micro-batch only notes it."""
+    """The state of a topic or partition at one moment. ``ranges`` can be read from ``begin`` on, and ``end`` is the
+    position behind them. ``is_fresh`` means that ``begin`` is in no checkpoint yet; the next micro-batch then only puts
+    ``begin`` into the checkpoint."""
 
     begin: MessageId
     ranges: tuple[TopicRange, ...]
@@ -76,7 +77,7 @@ class PartSeen:
         return self.end
 
     def entries_before(self, stop: MessageId) -> int:
-        """Return how many entries of the backlog lie before a position."""
+        """Return the number of entries of the backlog before a position."""
         return sum(
             len(each) if each.ledger_id < stop.ledger_id else max(0, min(each.last + 1, stop.entry_id) - each.first)
             for each in self.ranges
@@ -85,7 +86,7 @@ class PartSeen:
 
 
 def to_json(offset: TopicOffset) -> dict[str, Any]:
-    """Return the form that Spark writes into its checkpoint, with keys in order."""
+    """Return an offset in the form that Spark writes into its checkpoint. Its keys are in alphabetical order."""
     begun: dict[str, Any] = {} if offset.published_from_ms is None else {"from": offset.published_from_ms}
     names = {str(topic): _text(at) for topic, at in offset.topics.items()}
     if offset.schemas:
@@ -131,8 +132,8 @@ def _version(number: object) -> int:
 
 
 def check_topics(offset: TopicOffset, selection: TopicSelection) -> None:
-    """Check that an offset's topics are selected and that each topic that is named has a position. Raises
-    InvalidArgumentError."""
+    """Check that all topics of an offset are selected, and that each topic that the selection names has a position.
+    Raises InvalidArgumentError."""
     strange = [str(topic) for topic in offset.topics if not selection.takes(topic)]
     held = {str(name) for topic in offset.topics for name in (topic, topic.whole)}
     problems = {"only in the checkpoint": strange, "not in the checkpoint": set(selection.names) - held}
@@ -146,10 +147,10 @@ def check_topics(offset: TopicOffset, selection: TopicSelection) -> None:
 
 
 def end_of(ranges: Sequence[TopicRange], begin: MessageId) -> MessageId:
-    """Return the position behind ranges that start at ``begin``."""
+    """Return the position behind ``ranges``, or ``begin`` if there are no ranges."""
     return MessageId(ranges[-1].ledger_id, ranges[-1].last + 1) if ranges else begin
 
 
 def entry_before(at: MessageId) -> EntryPosition | None:
-    """Return the entry before a position in its ledger; None if the position is the begin of a ledger."""
+    """Return the entry before a position in the same ledger, or None if the position is the begin of the ledger."""
     return EntryPosition(at.ledger_id, at.entry_id - 1) if at.entry_id > 0 else None

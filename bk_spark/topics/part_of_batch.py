@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the ranges of one topic or partition in a micro-batch. All its entries are known to be confirmed. If the
-metadata store or the bookies show less now, that is an error, and never leads to fewer rows."""
+"""Finds the ranges of one topic or partition in a micro-batch. All entries of a micro-batch were confirmed when it was
+made. If the metadata store or the bookies show fewer entries now, that is an error and never leads to fewer rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bk_core.pulsar.planning import GUESSED_ENTRY_BYTES, PartitionPlanner
 from bk_spark.topics.offsets import end_of, entry_before
 
 ANY_ENTRY = 1 << 62
-"""An entry id above all others."""
+"""An entry id above the id of any entry."""
 
 
 @dataclass(slots=True)
 class PartOfBatch:
-    """The entries from ``begin`` to ``stop`` (exclusive) of a topic or partition."""
+    """The entries of a topic or partition from position ``begin`` on and before position ``stop``."""
 
     bookkeeper: BookKeeper
     planner: PartitionPlanner
@@ -27,8 +27,8 @@ class PartOfBatch:
     stop: MessageId
 
     async def ranges(self, *, lossless: bool) -> list[TopicRange]:
-        """Return the ranges of the part. With ``lossless``, entries that are not there any more are an error. Raises
-        NoSuchEntryError, MetadataUnavailableError."""
+        """Return the ranges of these entries. With ``lossless``, missing entries are an error. Raises NoSuchEntryError
+        and MetadataUnavailableError."""
         ranges = await self.planner.ranges(Bounds(start=self.begin, end=MessageId(*self.stop.entry)))
         self._check_closed()
         wanted = entry_before(self.stop)
@@ -39,7 +39,8 @@ class PartOfBatch:
         return ranges
 
     def _check_closed(self) -> None:
-        """Check that every ledger before the last one is closed: otherwise its end is not known yet."""
+        """Check that every ledger before the last one is closed. Otherwise its end is unknown. Raises
+        MetadataUnavailableError."""
         at = self.begin.ledger_id
         while at < self.stop.ledger_id:
             following = self.planner.following(EntryPosition(at, ANY_ENTRY))
@@ -48,7 +49,9 @@ class PartOfBatch:
             at = following.ledger_id
 
     async def _last(self, wanted: EntryPosition, ranges: list[TopicRange], *, lossless: bool) -> TopicRange | None:
-        """Return the part of the last ledger up to an entry that the bookies do not call confirmed yet."""
+        """Return the range of the last ledger up to entry ``wanted``, which the bookies do not confirm yet, or None if
+        the range is empty. Raises NoSuchEntryError if the ledger was closed before that entry, and ``lossless`` is
+        set."""
         metadata = self.planner.closed(wanted.ledger_id)
         if metadata is None:
             metadata = (await self.bookkeeper.read_metadata(wanted.ledger_id)).value
@@ -72,7 +75,8 @@ class PartOfBatch:
         return TopicRange(self.planner.topic, wanted.ledger_id, metadata, first, last, size, copy=copy)
 
     def check_decided(self, decided: list[TopicRange]) -> None:
-        """Check that the transactions of the part have ended in what is known now. Raises MetadataUnavailableError."""
+        """Check that all transactions of these entries have ended. ``decided`` has the ranges in which they have.
+        Raises MetadataUnavailableError."""
         end = end_of(decided, self.begin).entry
         at = self.planner.following(end)
         if max(end, at) < self.stop.entry:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of topics whose values become columns (``topicSchema``). Runs on the driver.
+"""Looks up the schemas of topics whose values become columns (``topicSchema``). Runs on the driver.
 
-The columns of a query are fixed when Spark asks for them. Each plan then gets, for each topic, the versions of its
-schema that there are, and the version whose columns the query has: the one that ``topicSchema`` or the checkpoint
-names, or the newest one that has them.
+The columns of a query are fixed when Spark asks for them. Each plan then has, for each topic, all existing versions of
+its schema, and the version whose columns the query has. That is the version that ``topicSchema`` or the checkpoint
+names, or otherwise the newest version that has the query's columns.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Columns = Mapping[str, pa.DataType]
 
 
 class SchemaLookup:
-    """Looks up the schemas of topics, and keeps the versions that were read. ``columns`` are those that the query
-    decodes, by name; ``version`` is the number that ``topicSchema`` gives, or None."""
+    """Looks up the schemas of topics, and caches the versions that were read. ``columns`` are the columns that the
+    query decodes, by name. ``version`` is the number that ``topicSchema`` gives, or None."""
 
     def __init__(self, bookkeeper: BookKeeper, password: bytes, columns: Columns, version: int | None) -> None:
         self._bookkeeper, self._password = bookkeeper, password
@@ -44,7 +44,7 @@ class SchemaLookup:
 
     @classmethod
     def for_query(cls, bookkeeper: BookKeeper, options: BkOptions, columns: Columns) -> SchemaLookup | None:
-        """Return the lookup of a query that decodes these columns, or None if values stay bytes."""
+        """Return the object for a query that decodes these columns, or None if values stay bytes."""
         assert options.topics is not None
         if not options.topics.decodes:
             return None
@@ -54,16 +54,16 @@ class SchemaLookup:
         self, nodes: PulsarNodes, plans: Sequence[PartitionPlan], recorded: Mapping[TopicName, int]
     ) -> list[PartitionPlan]:
         """Return the plans with the schemas of their topics. ``recorded`` has the versions that a checkpoint names.
-        Call it after the ends are known, because a version is registered before the first message with it is sent.
-        Raises what :meth:`of` raises. A topic of which nothing is read needs no schema."""
+        Call it after the ends are known, because a version is registered before the first message with it is sent. A
+        topic without ranges to read needs no schema. Raises the errors of :meth:`of`."""
         topics = dict.fromkeys(plan.topic.whole for plan in plans if plan.ranges)
         found = {topic: await self.of(nodes, topic, recorded.get(topic)) for topic in topics}
         return [replace(plan, schemas=found.get(plan.topic.whole)) for plan in plans]
 
     async def of(self, nodes: PulsarNodes, topic: TopicName, recorded: int | None = None) -> TopicSchemas:
-        """Return the schemas of a topic. ``recorded`` is the version that a checkpoint names. Raises NoSchemaError,
-        UnsupportedTopicError, and InvalidArgumentError if no version, or not the one that is named, has the columns
-        of the query."""
+        """Return the schemas of a topic. ``recorded`` is the version that a checkpoint names. Raises NoSchemaError and
+        UnsupportedTopicError. Raises InvalidArgumentError if the version that ``topicSchema`` or the checkpoint names
+        does not have the columns of the query, or if none is named and no version has them."""
         whole = topic.whole
         known = self._known.get(whole, [])
         versions = self._known[whole] = await read_schemas(self._bookkeeper, nodes, whole, self._password, known)
@@ -105,7 +105,7 @@ class SchemaLookup:
         )
 
     def _misfits(self, schemas: TopicSchemas) -> list[str]:
-        """Return the columns of the query that a version does not have."""
+        """Return a text for each column of the query that a version of the schema does not have."""
         there = columns_of_values(schemas)
         found = list[str]()
         for name, kind in self._columns.items():
@@ -117,13 +117,14 @@ class SchemaLookup:
 
 
 def columns_of_values(schemas: TopicSchemas) -> Columns:
-    """Return the columns of a topic's values, in the types in which Spark gets them. Raises UnsupportedTopicError."""
+    """Return the columns of a topic's values, with the types that Spark gets. Raises UnsupportedTopicError."""
     alone = replace(schemas, versions=(schemas.schema,))  # the columns do not depend on older versions
     return {name: in_spark(kind) for name, kind in TopicValues(alone).columns.items()}
 
 
 def in_spark(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which Spark gets values of a type: times as numbers, timestamps in microseconds."""
+    """Return the type in which Spark gets values of a type. Times of the day become numbers, and timestamps have
+    microseconds."""
     types = pa.types
     if types.is_struct(kind):
         fields = (kind.field(place) for place in range(kind.num_fields))
@@ -140,7 +141,7 @@ def in_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def default_columns(options: BkOptions) -> Columns:
-    """Return the columns of the values of the selected topics, as they are now. Raises NoSuchTopicError, NoSchemaError,
+    """Return the columns of the values of the selected topics. Raises NoSuchTopicError, NoSchemaError,
     UnsupportedTopicError, and InvalidArgumentError if two topics have different columns."""
     return clients.patiently(
         options, lambda bookkeeper: bookkeeper.begin(lambda inner: _default_columns(inner, options)).result()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks up which topics and partitions a selection names. Calls block."""
+"""Finds the topics and partitions that a selection names. Calls block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bk_spark.options.selection import TopicSelection
 
 
 def selected_parts(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
-    """Return the topics without partitions and the partitions that are selected, in reading order: by topic, then by
-    number. A pattern takes no topics that brokers made for themselves. Raises NoSuchTopicError for a topic that does
-    not exist; a pattern may find none."""
+    """Return the selected topics without partitions and the selected partitions, in reading order: by topic, then by
+    number. A pattern does not select topics that brokers made for their own use. Raises NoSuchTopicError for a topic
+    that does not exist. A pattern may select no topic."""
     found = dict[TopicName, None]()
     for topic in _topics(nodes, selection):
         found.update(dict.fromkeys(nodes.parts(topic)))
@@ -32,8 +32,8 @@ def _namespace(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]
 
 
 def some_parts(nodes: PulsarNodes, selection: TopicSelection) -> list[TopicName]:
-    """Return :func:`selected_parts`. Raises NoSuchTopicError, which names the topics of the namespace, for a pattern
-    that matches none."""
+    """Return the result of :func:`selected_parts`. For a pattern that selects no topic, raises NoSuchTopicError, which
+    names the topics of the namespace."""
     if parts := selected_parts(nodes, selection):
         return parts
     names = shown([topic.local for topic in _namespace(nodes, selection)])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream source of topics. Its offsets are positions in each topic and partition (:mod:`bk_spark.topics.offsets`).
+"""Defines the stream source of topics. Its offsets are positions in each topic and partition
+(:mod:`bk_spark.topics.offsets`).
 
-Spark asks for the latest offset many times a second. So an answer is kept for LOOK_S, and after trouble that may pass
-for the metadata timeout. A new topic or partition enters the offset with a batch that reads no row of it, so its begin
-is durable before its first row is read.
+Spark asks for the latest offset many times a second. So an answer is reused for LOOK_S and, while errors that may pass
+occur, for the metadata timeout. A new topic or partition enters the offset with a micro-batch that reads no row of it,
+so its begin is durable before its first row is read.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ Seen = Mapping[TopicName, PartSeen]
 T = TypeVar("T")
 
 LOOK_S = 0.25
-"""How long, in seconds, an answer is kept while nothing else is asked."""
+"""The number of seconds for which an answer is reused."""
 
 
 class TopicStreamReader(compat.StreamReaderBase):
-    """The source of one streaming query. It can be pickled until the first call that needs the cluster."""
+    """The source of one streaming query. It can be pickled until the first call that connects to the cluster."""
 
     def __init__(self, options: BkOptions, schema: Any) -> None:
         assert options.topics is not None
@@ -68,8 +69,8 @@ class TopicStreamReader(compat.StreamReaderBase):
     # --- offsets ---------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Json:
-        """Return where a new query begins. Spark calls it again to replay batch 0; ``latest`` may have moved by
-        then."""
+        """Return the offset at which a new query begins. Spark calls this again to replay batch 0, and ``latest`` may
+        have moved by then."""
         cluster, starts = self._with_cluster(lambda follower: follower.initial())
         self._initial = self._last = offsets.to_json(TopicOffset(cluster, starts, self._how.published_from_ms))
         return self._initial
@@ -77,9 +78,9 @@ class TopicStreamReader(compat.StreamReaderBase):
     def latestOffset(self, start: Json | None = None, limit: Any = None) -> Json:
         """Return the end of the next micro-batch. pyspark before 4.2 passes neither start nor limit.
 
-        A new query that begins at ``latest`` first gets its start, so that the empty batch 0 makes the start durable.
-        Raises what :meth:`TopicsFollower.look` raises, and for a checkpoint of something else InvalidArgumentError and
-        ClusterMismatchError.
+        For a new query that begins at ``latest``, the first call returns the start, so that the empty batch 0 makes the
+        start durable. Raises the errors of :meth:`TopicsFollower.look`. Raises InvalidArgumentError for an offset of
+        another source, and ClusterMismatchError for an offset of another cluster.
         """
         start = start if start is not None else self._last if self._last is not None else self.initialOffset()
         if self._initial is not None and self._how.starting.has(LATEST) and start == self._initial:
@@ -97,14 +98,14 @@ class TopicStreamReader(compat.StreamReaderBase):
         return compat.default_read_limit(self.options.max_entries_per_trigger, self.options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> Json:
-        """Return where the topics end now, for the progress report, which shows the lag."""
+        """Return the current ends of the topics. Spark's progress report shows the lag by them."""
         start = self._last if self._last is not None else self.initialOffset()
         offset, seen = offsets.from_json(start), self._look(start)
         return offsets.to_json(TopicOffset(offset.cluster, {topic: each.end for topic, each in seen.items()}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note that the next ``latestOffset`` fixes the target. It is not fixed here, because Spark may replay a batch
-        first."""
+        """Let the next ``latestOffset`` fix the end of the query. This call does not fix it, because Spark may replay a
+        batch before."""
         self._available_now, self._target = True, None
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class TopicStreamReader(compat.StreamReaderBase):
         return read_topics(partition.value, self.columns, self.options)
 
     def commit(self, end: Json) -> None:
-        """Does nothing: no subscription moves, and Spark calls this one batch late."""
+        """Do nothing. A read moves no subscription, and Spark calls this one batch late."""
 
     def stop(self) -> None:
         if self._follower is not None:
@@ -137,8 +138,8 @@ class TopicStreamReader(compat.StreamReaderBase):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _look(self, start: Json) -> Seen:
-        """Return what can be read from an offset on. The answer may be LOOK_S old, or after trouble as old as the
-        metadata timeout."""
+        """Return the ranges of each topic that can be read from an offset on. The answer may be LOOK_S old or, while
+        errors that may pass occur, as old as the metadata timeout."""
         now, kept = time.monotonic(), self._seen
         settles = self._available_now and self._target is None
         if kept is not None and kept[0] == start and now - kept[1] < LOOK_S and not settles:
@@ -188,7 +189,7 @@ class TopicStreamReader(compat.StreamReaderBase):
             return  # its client was closed, and everything of it
 
     def _ends(self, start: Json, seen: Seen, limit: Any) -> Mapping[TopicName, MessageId] | None:
-        """Return where the next micro-batch ends in each topic, or None while it must wait for more entries."""
+        """Return the end of the next micro-batch in each topic, or None if the batch must wait for more entries."""
         options, unlimited = self.options, compat.is_unlimited(limit)
         if self._available_now:
             if self._target is None:
@@ -206,8 +207,8 @@ class TopicStreamReader(compat.StreamReaderBase):
         return {topic: self._end(seen[topic], count, backlogs[topic]) for topic, count in admission.ends.items()}
 
     def _versions(self, offset: TopicOffset, ends: Mapping[TopicName, MessageId]) -> Mapping[TopicName, int]:
-        """Return the versions of the schemas whose columns the query has. Those of topics that are read for the first
-        time are chosen now, so that they are in the checkpoint before a row is read."""
+        """Return the versions of the schemas whose columns the query has. For topics that are read for the first time
+        they are chosen now, so that the checkpoint has them before a row is read."""
         read = [topic for topic, end in ends.items() if offset.topics.get(topic, end) != end]
         if not self._how.decodes or {topic.whole for topic in read} <= offset.schemas.keys():
             return offset.schemas
@@ -223,8 +224,8 @@ class TopicStreamReader(compat.StreamReaderBase):
         return Backlog(0, 0 if stop is None else min(known.end, seen.entries_before(stop)), known.spans)
 
     def _end(self, seen: PartSeen, count: int, backlog: Backlog) -> MessageId:
-        """Return the position behind ``count`` entries. A batch that takes everything ends where the topic goes on,
-        which may be the next ledger, so that the one before may be trimmed."""
+        """Return the position behind the first ``count`` entries. If the batch takes all entries, this may be the begin
+        of the next ledger, so that the ledger that was read may be trimmed."""
         if seen.is_fresh:
             return seen.begin
         is_all = count == seen.backlog.entries and count == backlog.entries

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the rows of one task: entries of topics become messages, in columns throughout."""
+"""Reads the rows of one task. It makes messages of the entries of topics, always in columns."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from bk_spark.workers import clients, task_log
 logger = logging.getLogger("bk_spark.task")
 
 GATHERED_BYTES = 2 << 20
-"""Entries are made into rows together up to this many bytes: making rows costs the same for one entry as for hundreds,
-and ledgers of brokers come in batches of a few entries."""
+"""The number of bytes up to which entries are joined before rows are made of them. Making rows costs about the same for
+one entry as for hundreds, and the ledgers of brokers arrive in batches of a few entries."""
 LOOK_BACK_STEP_BYTES = 2 << 20
-"""How many bytes of entries a task reads at once when it looks for first chunks."""
+"""The size, in bytes, of the pieces in which a task reads earlier entries when it looks for chunks."""
 NO_ROWS = Rows(np.zeros(0, dtype=np.int64))
 
 
 def read_topics(task: TopicTask | None, columns: ReadColumns, options: BkOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a task, in order, in batches as :func:`bk_spark.read.ledger_reader.read_rows` makes them.
-    ``task`` is None if Spark made a task for nothing to read. Raises what reading entries raises. For an entry that
-    cannot be read as a message it raises CorruptMessageError, MessageChecksumError, MessageEncryptedError or
-    UnsupportedTopicError."""
+    ``task`` is None if Spark made a task although there is nothing to read. Raises the errors of reading entries. For
+    an entry that cannot be read as a message, raises CorruptMessageError, MessageChecksumError, MessageEncryptedError
+    or UnsupportedTopicError."""
     if task is None:
         return
     begin_task(task.plan)
@@ -61,7 +61,8 @@ def read_topics(task: TopicTask | None, columns: ReadColumns, options: BkOptions
 
 
 class TaskRows:
-    """Makes the rows of one task. Each topic or partition keeps its begun messages of chunks."""
+    """Makes the rows of one task. For each topic or partition it keeps the chunks of messages that are not complete
+    yet."""
 
     def __init__(self, task: TopicTask, columns: ReadColumns, options: BkOptions) -> None:
         assert options.topics is not None
@@ -76,7 +77,7 @@ class TaskRows:
         )
 
     def rows(self, line: task_log.Reading) -> Iterator[pa.RecordBatch]:
-        """Yield all rows."""
+        """Yield all rows of the task."""
         for wanted, batch in gathered(self._entries(line)):
             yield from self._made(wanted, batch)
 
@@ -95,8 +96,8 @@ class TaskRows:
         return wanted.ledger_id in self._task.parts[wanted.log or ""].copies
 
     def _copied_entries(self, wanted: LedgerRange, line: task_log.Reading) -> Iterator[tuple[LedgerRange, EntryBatch]]:
-        """Yield the entries of a range in object storage. With ``failOnDataLoss=false`` a range whose object is not
-        there is skipped, like one whose ledger was deleted."""
+        """Yield the entries of a range in object storage. If an object does not exist, ``failOnDataLoss=false`` skips
+        the rest of the range, as for a ledger that was deleted."""
         progress = Progress((wanted,))
         try:
             for batch in self._copy(self._task.parts[wanted.log or ""], wanted):
@@ -130,7 +131,7 @@ class TaskRows:
             logger.warning("%s: left out (corruptEntries=skip)", error)
 
     def _column(self, made: pa.RecordBatch, name: str) -> pa.Array:
-        """Return a column in Spark's type. Nanoseconds of timestamps are cut."""
+        """Return a column in the type that Spark gets. Timestamps in nanoseconds are cut to microseconds."""
         column, kind = made.column(name), self._columns.kind(name)
         return column if column.type == kind else column.cast(kind, safe=False)
 
@@ -143,7 +144,8 @@ class TaskRows:
         return self._makers[name]
 
     def _kept(self, part: TopicPart, heads: Heads, *, is_compacted: bool) -> Mask | None:
-        """Return which entries are shown, None for all. What was compacted was committed before."""
+        """Return a mask of the entries to show, or None for all. Entries of a compacted ledger need no outcomes,
+        because only committed messages are compacted."""
         if self._how.isolation == "read_uncommitted":
             return None
         if is_compacted:
@@ -151,7 +153,7 @@ class TaskRows:
         return committed(heads, part.aborted, decided=part.decided)
 
     def _look_back(self, part: TopicPart, maker: RowMaker, wanted: LookBack) -> None:
-        """Take the earlier chunks of these messages, as far as they are there."""
+        """Pass the earlier chunks of these messages to the row maker, if they still exist."""
         steps = (
             step
             for each in reversed(part.before)
@@ -164,7 +166,7 @@ class TaskRows:
         wanted.finish()
 
     def _heads(self, part: TopicPart, maker: RowMaker, step: LedgerRange) -> Iterator[Heads]:
-        """Yield the heads of earlier entries; none if they were trimmed."""
+        """Yield the heads of earlier entries. Yield no more of them if they were trimmed."""
         try:
             for batch in self._earlier(part, step):
                 yield maker.heads(batch, compacted=step.ledger_id in part.compacted)
@@ -181,12 +183,12 @@ class TaskRows:
 
 @lru_cache(maxsize=4)
 def offloaded_reads(how: OffloadStorage) -> OffloadedReads:
-    """Return what reads copies with these settings. The next task of this process has the same one."""
+    """Return the reader of copies for these settings. Tasks of this process with the same settings share it."""
     return OffloadedReads(how)
 
 
 def gathered(entries: Iterable[tuple[LedgerRange, EntryBatch]]) -> Iterator[tuple[LedgerRange, EntryBatch]]:
-    """Yield the same entries in batches of about GATHERED_BYTES, each of one ledger."""
+    """Yield the same entries in batches of about GATHERED_BYTES. A batch has entries of one ledger."""
     held, size = list[EntryBatch](), 0
     at: LedgerRange | None = None
     for wanted, batch in entries:
@@ -205,7 +207,7 @@ def _follows(at: LedgerRange, last: EntryBatch, wanted: LedgerRange, batch: Entr
 
 
 def backwards(ranges: Iterable[LedgerRange], bytes_max: int) -> Iterator[LedgerRange]:
-    """Yield parts of about ``bytes_max`` of these ranges, the last one first."""
+    """Yield these ranges in parts of about ``bytes_max`` bytes, beginning with the last part of the last range."""
     for each in reversed(list(ranges)):
         rest = each
         step = max(1, bytes_max * each.entries // max(1, each.bytes))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns plans of topics into plans of tasks. A task needs no metadata store.
+"""Makes plans of tasks from the plans of topics. A task needs no metadata store.
 
-Theory. Ranges are cut anywhere between entries, by bytes, as those of logs are. A message whose chunks lie in several
-tasks belongs to the task that has its last chunk. That task looks for the others in the entries before its own
-(``TopicPart.before``). So rows come in the order of their ids, and a repeated task or micro-batch has the same rows.
+Theory. Ranges are cut between entries, by bytes, like the ranges of logs. If the chunks of a message are in several
+tasks, the message belongs to the task that has its last chunk. That task looks for the other chunks in the entries
+before its own (``TopicPart.before``). So rows are in the order of their ids, and a repeated task or micro-batch has the
+same rows.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicPart:
-    """The facts about one topic or partition that a task needs. ``compacted`` are the ledgers of the compacted topic.
-    ``aborted``, ``decided`` and ``schemas`` are those of :class:`PartitionPlan`. ``before`` are the ranges before the
-    task's own, the latest last. ``copies`` has the ledgers that are read from object storage."""
+    """The facts about one topic or partition that a task needs. ``compacted`` has the ledgers of the compacted topic.
+    ``aborted``, ``decided`` and ``schemas`` are those of :class:`PartitionPlan`. ``before`` has the ranges before those
+    of the task, in order. ``copies`` has the copies of the ledgers that are read from object storage."""
 
     topic: TopicName
     bounds: Bounds
@@ -44,8 +45,8 @@ class TopicPart:
 
 @dataclass(frozen=True, slots=True)
 class TopicTask:
-    """The plan of one task. The ranges in ``plan`` name their topic or partition as their log; ``parts`` has these by
-    name."""
+    """The plan of one task. Each range in ``plan`` has, as its log, the name of its topic or partition. ``parts`` has
+    the topics and partitions by this name."""
 
     plan: TaskPlan
     parts: Mapping[str, TopicPart]
@@ -65,7 +66,7 @@ def task_plans(bookkeeper: BookKeeper, options: BkOptions, plans: Sequence[Parti
 
 
 def ledger_range(each: TopicRange, password: bytes, layouts: Layouts) -> LedgerRange:
-    """Return a range of a topic in the form that is packed into tasks."""
+    """Return a range of a topic as a :class:`LedgerRange`, which is packed into tasks."""
     return LedgerRange(
         ledger_id=each.ledger_id,
         first=each.first,
@@ -80,7 +81,8 @@ def ledger_range(each: TopicRange, password: bytes, layouts: Layouts) -> LedgerR
 def _with_parts(
     packed: Sequence[TaskPlan], plans: Mapping[str, PartitionPlan], history: dict[str, list[LedgerRange]]
 ) -> Iterator[TopicTask]:
-    """Add to each plan the facts about its topics. ``history`` has the ranges before, and grows."""
+    """Yield each plan with the facts about its topics. ``history`` has, by topic, the ranges before the first task. The
+    function adds the ranges of each task to it."""
     for task in packed:
         parts = dict[str, TopicPart]()
         for each in task.ranges:
@@ -100,8 +102,8 @@ def _part(plan: PartitionPlan, before: tuple[LedgerRange, ...]) -> TopicPart:
 def latest(
     ranges: Sequence[LedgerRange], bytes_max: int = LOOK_BACK_BYTES, ranges_max: int = LOOK_BACK_RANGES
 ) -> tuple[LedgerRange, ...]:
-    """Return the last ranges within the limits, in order: at least one if there is any. Neighbours in one ledger become
-    one range."""
+    """Return the last ranges within the limits, in order, but at least one if there is one. Adjacent ranges of one
+    ledger are joined."""
     found, size = list[LedgerRange](), 0
     for each in reversed(ranges):
         if found and (size >= bytes_max or len(found) >= ranges_max):

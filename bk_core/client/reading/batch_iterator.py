@@ -4,8 +4,8 @@
 A cancelled coroutine ends. So an async generator whose ``__anext__`` was cancelled has ended, and its next call looks
 like the end of the data. Here each step of the source is a separate task. If the caller is cancelled while it waits,
 the task continues, and the next call returns its result. So no item is lost, no item comes twice, and the work ends
-only with :meth:`aclose` or when the iterator is dropped. A step costs one task per batch. The end costs another one,
-except in a read of one entry.
+only with :meth:`aclose` or when the iterator is dropped. A step costs one task for each batch. The end of the data
+costs one more task, except in a read of one entry.
 """
 
 from __future__ import annotations

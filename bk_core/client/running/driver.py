@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one machine: feeds it events and carries out its effects. Knows no rule of the protocol.
+"""Runs one machine: feeds it events and carries out its effects. It contains no rule of the protocol.
 
 Everything here runs on one asyncio loop. Effects are carried out in order. An event that comes meanwhile waits, so
 ``step`` is never re-entered. Each request becomes exactly one event. Every event and effect is logged at DEBUG, so the
