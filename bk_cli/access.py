@@ -60,7 +60,7 @@ class Access:
         return replace(self.config().caller(instance_id), client=name)
 
     def admin_ports(self, timeout_s: float) -> AdminPorts:
-        """Return the means to call admin ports; each port has ``timeout_s`` to answer."""
+        """Return an object that calls admin ports. Each port has ``timeout_s`` for its answer."""
         from bk_core.cluster.admin_ports import AdminPorts
 
         config = self.config()

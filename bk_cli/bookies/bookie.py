@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk bookie``: one storage server in this process."""
+"""``bk bookie``: runs a bookie in this process, and has the commands about the bookies of a cluster."""
 
 from __future__ import annotations
 

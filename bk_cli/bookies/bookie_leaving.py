@@ -102,8 +102,8 @@ def set_read_only(access: Access, bookie_id: BookieId, *, is_on: bool, as_json: 
 
 
 def _order(store: MetadataStore, bookie_id: BookieId) -> BookieOrder | None:
-    """Return the order of a bookie, or None. An order that cannot be read counts as none, because a new order replaces
-    it."""
+    """Return the order of a bookie, or None. An order that cannot be read counts as no order, because a new order
+    replaces it."""
     return store.bookie_orders().get(bookie_id)
 
 

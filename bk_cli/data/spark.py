@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bk_core.blocking import BookKeeper
 
 Key = tuple[str, str]
-"""``("log", name)`` or ``("ledger", id)``."""
+"""The log or ledger of a position: ``("log", name)`` or ``("ledger", id)``."""
 
 
 @click.group()
@@ -152,8 +152,8 @@ def _positions(batch: CheckpointBatch | None, problems: list[Finding]) -> dict[t
 
 
 def _is_ours(text: str) -> bool:
-    """Whether the text may be a position of this connector. A truncated text may be one; a position of another source
-    is not."""
+    """Return whether the text may be a position of this connector. This includes truncated texts, but not positions of
+    another source."""
     try:
         found = json.loads(text)
     except ValueError:

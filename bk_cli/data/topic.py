@@ -34,7 +34,7 @@ _ENDS = {
     "broker": "from the broker",
     "terminated": "the topic was terminated there",
 }
-"""The source of the end of a topic."""
+"""The text that explains each source of the end of a topic."""
 
 
 @click.group()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains the state of a ledger: turns what ``ledger_seen.py`` gathered into findings. Pure.
+"""Explains the state of a ledger: turns the facts that ``ledger_seen.py`` gathered into findings. Pure.
 
-It repeats the decisions of recovery (``bk_core/protocol/recovery.py``) on the answers of bookies that are not fenced.
-An entry exists if one bookie has it. It was never acknowledged if so many bookies of its write set deny it that no ack
-quorum can have it. If neither holds for an entry, a recovery cannot finish.
+It repeats the decisions of recovery (``bk_core/protocol/recovery.py``) with the answers of bookies that are not fenced.
+An entry exists if one bookie has it. An entry was never acknowledged if the bookies of its write set that do not have
+it are too many for an ack quorum. If neither is known of an entry, a recovery cannot finish.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from bookie_server.autorecovery.suspects import own_parts
 WALK_MAX = 20_000
 """The maximum number of entries after the LAC that are judged as a recovery would judge them."""
 EDGES_MAX = 5_000
-"""The maximum number of places in a fragment, where answers change, that are examined."""
+"""The maximum number of entries of a fragment that are examined. Only entries at which an answer of a bookie changes
+are examined."""
 
 FOUND, ABSENT, UNASKED = "found", "absent", "not asked"
 UP = ("writable", "read-only")
@@ -34,15 +35,15 @@ UP = ("writable", "read-only")
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A bookie's answer about the entries of one fragment: which entries of the ranges ``asked`` it does not have
-    (``absent``) or cannot tell (``unknown``)."""
+    """A bookie's answer about the entries of one fragment. The bookie was asked about the ranges ``asked``. It does not
+    have the entries in ``absent``, and does not know whether it has those in ``unknown``."""
 
     asked: tuple[tuple[EntryId, EntryId], ...]
     absent: tuple[EntryRange, ...] = ()
     unknown: tuple[EntryRange, ...] = ()
 
     def of(self, entry: EntryId) -> str:
-        """Return FOUND, ABSENT, UNASKED, or the reason why the bookie does not know."""
+        """Return FOUND, ABSENT, UNASKED, or the reason why the bookie does not know whether it has the entry."""
         if not any(low <= entry <= high for low, high in self.asked):
             return UNASKED
         gap = _covering(self.unknown, entry)
@@ -106,14 +107,15 @@ class LedgerSeen:
         return max(self.record.last_fragment.first_entry_id - 1, *proven, -1)
 
     def in_words(self, bookie: BookieId) -> str:
-        """Return why a bookie gives no answer; empty if it answers."""
+        """Return why a bookie gives no answer, or an empty text if it answers."""
         copy = self.copies.get(bookie)
         if self.states[bookie] not in UP:
             return self.states[bookie]
         return copy.trouble if copy is not None else "not asked"
 
     def remedy(self, bookie: BookieId) -> str:
-        """Return what this client needs so that the bookie answers it; empty if that is not the trouble."""
+        """Return what this client needs so that the bookie answers it. Return an empty text if the bookie does not
+        refuse this client."""
         return self.copies.get(bookie, CopySeen()).remedy
 
     def said(self, bookie: BookieId, fragment: Fragment, entry: EntryId) -> str:
@@ -195,7 +197,8 @@ def recovery_verdict(seen: LedgerSeen) -> Verdict:
 
 
 def _start(seen: LedgerSeen, bookies: Sequence[BookieId], then: str, said: Mapping[BookieId, str] | None = None) -> str:
-    """Return what to do about bookies whose answers do not suffice."""
+    """Return advice about bookies whose answers are not enough for a recovery. ``then`` is the last step of the
+    advice."""
     away = [bookie for bookie in bookies if seen.in_words(bookie)]
     if away:
         return f"{_bring_back(seen, away, ' or ')}, then: {then}"

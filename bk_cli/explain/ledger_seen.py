@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gathers the facts for ``bk ledger explain``: the record, the bookies' states, and what each bookie says about its
-copy. It fences no bookie, and reads no entries where the lane can list ids.
+copy. It fences no bookie, and reads no entries from bookies that can list ids.
 
-All bookies are asked at once, and ``ANSWER_S`` bounds all questions together. A bookie that has not answered by then is
-reported as silent. So the command takes about a second, however many bookies hang.
+All bookies are asked at the same time, and ``ANSWER_S`` is the deadline for all questions to a bookie. A bookie that
+has not answered by then is reported as silent. So the command takes about a second, however many bookies hang.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.autorecovery.suspects import OwnPart, own_parts
 
 ANSWER_S = 0.4
-"""The seconds that all bookies together have for their answers, so that the command takes about a second."""
+"""The seconds that a bookie has for all its answers. All bookies are asked at the same time, so the command takes about
+a second."""
 CLOSE_S = 0.05
 """The time, in seconds, that closing connections may take. It is short, because the process ends anyway."""
 FRAGMENTS_MAX = 50
 """The maximum number of fragments that are examined; the newest ones are taken."""
 ASKS_MAX = 16
-"""The maximum number of answers of one bookie about one fragment. Each covers about a thousand frames."""
+"""The maximum number of requests to one bookie about one fragment. An answer covers about a thousand frames."""
 TAIL = 64
 """The number of entries after the LAC that are requested where a wire cannot list ids."""
 
@@ -131,7 +132,7 @@ async def _ask_all(
 
 @dataclass(slots=True)
 class _Asking:
-    """The questions to one bookie. They end at ``until`` on the loop's clock. ``seen`` has its answers so far."""
+    """Asks one bookie about a ledger, until the time ``until`` of the loop's clock. ``seen`` has its answers so far."""
 
     transport: LaneTransport
     bookie_id: BookieId
@@ -141,7 +142,8 @@ class _Asking:
     seen: CopySeen = field(default_factory=CopySeen)
 
     async def ask(self) -> None:
-        """Ask for everything except the tail of a bookie that cannot list ids."""
+        """Ask everything that does not depend on the LAC. A bookie that cannot list ids is asked about its last entries
+        by :meth:`tail`."""
         try:
             async with asyncio.timeout_at(self.until):
                 said = await self._evidence()
@@ -153,9 +155,9 @@ class _Asking:
                 self.seen = _troubled(self.seen, error)
 
     async def _evidence(self) -> LacEvidence:
-        """Return what the bookie would answer to a fence, and the writer's LAC if the bookie can read it. On Apache's
-        wire the LAC and the last entry are two requests. If the bookie cannot read the LAC, ask for the last entry
-        alone, as a recovery does."""
+        """Return the bookie's evidence of the LAC, and the writer's LAC if the bookie can read it. On Apache's wire the
+        LAC and the last entry are two requests. If the bookie cannot read the LAC, ask for the last entry alone, as a
+        recovery does."""
         link = self.transport.link(self.bookie_id)
         try:
             return await link.read_lac(self.ledger_id, deadline_s=ANSWER_S)
@@ -165,7 +167,7 @@ class _Asking:
         return await link.watch_lac(self.ledger_id, ENTRY_ID_MAX, timeout_s=0.001)
 
     async def tail(self, behind_lac: EntryId) -> None:
-        """Ask for the entries behind the LAC one by one, if the wire cannot list ids."""
+        """Ask for the entries after the LAC one by one, if the bookie cannot list ids."""
         open_part = next((own for own in own_parts(self.record, self.bookie_id) if own.last is None), None)
         if self.seen.trouble or open_part is None or open_part.first in self.seen.parts:
             return

@@ -14,7 +14,7 @@ from bk_core.model import BookieId, EntryId, LedgerId
 
 @dataclass(frozen=True, slots=True)
 class LogSeen:
-    """The facts about a log. ``ledgers`` has the ledgers of the newest extents, None for a deleted one. ``writable``
+    """The facts about a log. ``ledgers`` has the ledgers of the newest extents; a deleted ledger is None. ``writable``
     are the bookies that take entries."""
 
     name: str
@@ -30,8 +30,8 @@ def explain_log(seen: LogSeen) -> list[Finding]:
 
 
 def readable_to(seen: LogSeen) -> EntryId:
-    """Return the offset behind the last entry that is known to be confirmed. A reader asks a quorum, and may get
-    farther."""
+    """Return the offset after the last entry that is known to be confirmed. A reader asks a quorum and may find a later
+    end."""
     opened = seen.head.open_extents
     ledger = seen.ledgers.get(opened[0].ledger_id) if opened else None
     if ledger is None:

@@ -2,8 +2,8 @@
 """Gathers the facts for ``bk topic explain TOPIC MESSAGE_ID``: the entry that holds a message, its copies, what its
 broker and its producer wrote before the payload, and what the topic says about it. Nothing is fenced.
 
-For the chunks and the transaction of a message, at most ``SCAN_BYTES`` of the entries behind it are read, and for its
-first chunk as many before it.
+To find the outcome of a transaction and the later chunks of a message, at most ``SCAN_BYTES`` of the entries behind the
+message are read. To find its earlier chunks, at most ``SCAN_BYTES`` before it are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HAS, LACKS = "has it", "lacks it"
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where an entry is. ``copies`` has each bookie of its write set, with its answer in words."""
+    """The location of an entry. ``copies`` has each bookie of its write set, with the bookie's answer in words."""
 
     metadata: LedgerMetadata
     fragment: Fragment
@@ -49,8 +49,8 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class ChunksSeen:
-    """The entries of the chunks of a message, by number, as far as they were found. ``is_all_searched`` says that the
-    search covered all entries of the topic that may have them."""
+    """The entries that have the chunks of a message, by the number of the chunk. Chunks that were not found are
+    missing. ``is_all_searched`` says that the search covered all entries of the topic that may have them."""
 
     count: int
     found: Mapping[int, EntryPosition]
@@ -63,7 +63,7 @@ class ChunksSeen:
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """One message of a batch, or the only message of an entry. ``keyed_by`` is its key."""
+    """One message of a batch, or the only message of an entry. ``keyed_by`` is its key, or None."""
 
     value_bytes: int
     keyed_by: bytes | None
@@ -73,11 +73,12 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class MessageSeen:
-    """A message, or an entry of which no message is named (``batch_index`` −1). ``elsewhere`` is the driver whose
-    storage alone has its ledger, and ``not_read_there`` is why a read cannot use that storage. ``unreadable`` is why
-    the entry could not be read; ``problem`` is why it is no message. ``refusal`` is the error of a read that has no
-    private key. ``inner`` is None if the entry has no such message. ``outcome`` is that of its transaction:
-    ``committed``, ``aborted``, ``undecided`` or ``unknown``, and empty outside transactions."""
+    """A message. If the message id names only an entry, ``batch_index`` is −1. ``elsewhere`` is the driver whose
+    storage alone has the ledger, and ``not_read_there`` the reason why a read cannot use that storage. ``unreadable``
+    is the reason why the entry could not be read, and ``problem`` the reason why it is not a message. ``refusal`` is
+    the error of a read that has no private key. ``inner`` is None if the entry has no such message. ``outcome`` is the
+    outcome of its transaction: ``committed``, ``aborted``, ``undecided`` or ``unknown``. It is empty outside
+    transactions."""
 
     topic: TopicSeen
     part: PartSeen
@@ -161,7 +162,7 @@ def _no_entry(part: PartSeen, wanted: MessageId, why: str) -> InvalidArgumentErr
 
 
 async def _placed(bookkeeper: BookKeeper, record: LedgerMetadata, at: EntryPosition) -> Placed:
-    """Return where the entry is. All its bookies are asked at the same time."""
+    """Return the location of the entry. All its bookies are asked at the same time."""
     await bookkeeper.refresh_bookies()
     fragment = record.fragment_of(at.entry_id)
     members = quorum.write_set(at.entry_id, record.ensemble_size, record.write_quorum_size)
@@ -278,7 +279,7 @@ def _is_batch(seen: MessageSeen) -> bool:
 
 
 async def _outcome(reads: LedgerReads, seen: MessageSeen) -> str:
-    """Return the outcome of the entry's transaction, which the entries behind it show."""
+    """Return the outcome of the entry's transaction, which a later entry has."""
     part, txn = seen.part, seen.txn
     assert txn is not None
     transactions, is_exact = part.transactions or Transactions(), True

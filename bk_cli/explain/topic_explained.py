@@ -73,7 +73,7 @@ def _part_row(part: PartSeen) -> tuple[object, ...]:
 
 
 def _facts(seen: MessageSeen) -> Iterator[tuple[str, object]]:
-    """Yield what is known of a message, with names for people."""
+    """Yield the known facts about a message, with names for people."""
     if (placed := seen.placed) is not None:
         yield "ledger", f"{seen.position.ledger_id}, {placed.metadata.state.name}"
         first = placed.fragment.first_entry_id
@@ -131,7 +131,7 @@ def _key_names(seen: MessageSeen) -> list[str]:
 
 
 def _schema_version(seen: MessageSeen) -> int | None:
-    """Return the version of the schema, whose bytes are a number in big-endian order."""
+    """Return the version of the schema. The message has it as a number in big-endian order."""
     if seen.metadata is None or not seen.metadata.HasField("schema_version"):
         return None
     return int.from_bytes(seen.metadata.schema_version, "big", signed=True)

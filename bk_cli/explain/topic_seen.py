@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gathers the facts for ``bk topic explain TOPIC``: what the metadata store, the bookies and the broker say of each
-partition. Nothing is fenced, and no settle time is waited for.
+"""Gathers the facts for ``bk topic explain TOPIC``: what the metadata store, the bookies and the broker say about each
+partition. It fences nothing, and waits for no settle time.
 
-The heads of the newest ``SCAN_BYTES`` of a partition are read if its namespace has ever had transactions. The marker
-that ends a transaction comes behind its messages, so what these entries say about their own transactions is exact.
+If a namespace has ever had transactions, the heads of the newest ``SCAN_BYTES`` of each partition are read. The marker
+that ends a transaction comes after its messages, so the outcomes of the messages in these entries are exact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHOWN_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class EndSeen:
-    """The end of the open ledger. ``lac`` is the LAC that the bookies prove. An ack quorum of bookies has the entries
+    """The end of the open ledger. ``lac`` is the LAC that the bookies prove. An ack quorum of bookies holds the entries
     up to ``held`` now. ``trouble`` is the reason why bookies did not answer."""
 
     lac: EntryId = -1
@@ -51,10 +51,10 @@ class EndSeen:
 
 @dataclass(frozen=True, slots=True)
 class PartSeen:
-    """A partition, or a topic without partitions. ``records`` are the metadata of its newest ledgers in bookies; None
-    is a ledger that does not exist. ``open_end`` is set if the last ledger is open. ``said`` is the end that the broker
-    reports, and ``broker_trouble`` the reason why it reports none. ``scanned_from`` is the first entry whose head was
-    read for ``transactions``; None if no entry was."""
+    """A partition, or a topic without partitions. ``records`` has the metadata of its newest ledgers in bookies, and
+    None for a ledger that does not exist. ``open_end`` is None unless the last ledger is open. ``said`` is the end that
+    the broker reports, and ``broker_trouble`` the reason why it reports none. ``scanned_from`` is the first entry whose
+    head was read for ``transactions``, or None if no head was read."""
 
     topic: TopicName
     ledgers: tuple[TopicLedger, ...]
@@ -73,8 +73,7 @@ class PartSeen:
 
     @property
     def end(self) -> tuple[EntryPosition | None, str]:
-        """Return the last entry that a read shows and where that is from, as :class:`TopicEnd` says it, without a
-        settle time."""
+        """Return the last entry that a read without a settle time shows, and its source as in :class:`TopicEnd`."""
         found, source = None, "closed"
         for each in reversed(self.ledgers):
             last = self.last_of(each)
@@ -90,7 +89,8 @@ class PartSeen:
         return found, source
 
     def last_of(self, ledger: TopicLedger) -> EntryId:
-        """Return the last confirmed entry of a ledger without the broker's word, or −1 if it has none."""
+        """Return the last confirmed entry of a ledger by the records and the bookies, without the broker. Return −1 if
+        it has none."""
         if ledger is self.ledgers[-1] and self.open_end is not None:
             return self.open_end.lac
         record = self.records.get(ledger.ledger_id)
@@ -106,7 +106,7 @@ class PartSeen:
 
 @dataclass(frozen=True, slots=True)
 class TopicSeen:
-    """A topic. ``schema_trouble`` is why the schema could not be read."""
+    """A topic. ``schema_trouble`` is the reason why the schema could not be read, or empty."""
 
     topic: TopicName
     is_partitioned: bool
@@ -204,7 +204,7 @@ async def see_part(
 async def _scanned(
     cluster: PulsarCluster, planner: PartitionPlanner, record: ManagedLedger, seen: PartSeen
 ) -> PartSeen:
-    """Return ``seen`` with the transactions of the newest entries."""
+    """Return ``seen`` with the transactions of the partition's newest entries."""
     transactions, scanned_from, trouble = Transactions(), None, ""
     try:
         pieces = newest(await planner.ranges(_newest_in_bookies(record)))
@@ -245,7 +245,7 @@ def _bounded(pieces: Iterable[TopicRange]) -> list[TopicRange]:
 
 
 def _newest_in_bookies(record: ManagedLedger) -> Bounds:
-    """Return bounds that begin behind the last ledger that only other storage has."""
+    """Return bounds that begin after the last ledger that bookies may have deleted."""
     first = None
     for each in reversed(record.ledgers):
         if not each.is_in_bookies:

@@ -31,7 +31,7 @@ _LIST = "SHA256SUMS"
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 Artifact = tuple[str, str, str]
-"""Group, artifact and version."""
+"""The group, the name and the version of an artifact of Maven."""
 
 # The dependencies of bookkeeper-server include no logging back end; its ZooKeeper server needs the last two.
 _BESIDE: tuple[Artifact, ...] = (

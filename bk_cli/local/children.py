@@ -23,8 +23,9 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def free_ports(count: int, host: str = "127.0.0.1", *, above: Sequence[int] = ()) -> tuple[int, ...]:
-    """Return ``count`` different ports that no process uses. For each of them, the ports at the distances ``above`` are
-    free and in ``PORTS``, too. All are held until all are found. Raises PortInUseError."""
+    """Return ``count`` different ports that no process uses. For each port, the ports at the distances ``above`` from
+    it are also free and in ``PORTS``. The function keeps all of them bound until it has found enough. Raises
+    PortInUseError."""
     held: list[socket.socket] = []
     found: list[int] = []
     try:

@@ -132,8 +132,8 @@ class BookieProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the bookie has reported since its last start that it serves. Its registration does not tell: after
-        SIGKILL the node of the previous start stays until its session ends."""
+        """Whether the bookie has reported since its last start that it serves. Its registration does not show this,
+        because after SIGKILL the node of the previous start remains until its session ends."""
         return any(line.startswith(b"ready ") for line in self._said())
 
     def _said(self) -> Iterator[bytes]:

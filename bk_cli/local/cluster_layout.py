@@ -42,7 +42,8 @@ class ClusterLayout:
 
 @dataclass(frozen=True, slots=True)
 class WantedCluster:
-    """The caller's wishes. None means the value of the first start, or the default. Port 0 means any free port."""
+    """The layout that the caller wants. None means the value of the first start, or the default. Port 0 means any free
+    port."""
 
     bookies: int | None = None
     port: int | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bk local``: ZooKeeper and bookies on this machine, for a first try, for development and for tests."""
+"""``bk local``: runs ZooKeeper and bookies on this machine, for a first try, for development and for tests."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode ``secure`` for a cluster on this machine: an authority of its own, which signs a certificate for each role, the
-key of the bookies' grants, and the settings of each process (docs/security.md).
+"""Sets up mode ``secure`` for a cluster on this machine (docs/security.md). It makes an authority that signs a
+certificate for each role, the key of the bookies' grants, and the settings of each process.
 
 All files are below one folder that only its owner may enter. The next start uses them again, and renews a certificate
 that ends soon.
@@ -62,8 +62,8 @@ class LocalSecurity:
         return f"CN={who},O=bk-local"
 
     def prepare(self) -> None:
-        """Make what is missing, and renew what ends soon. Raises PackageMismatchError if the package that makes
-        certificates is missing, and DataDirectoryError if files cannot be written."""
+        """Make missing files, and renew certificates that end soon. Raises PackageMismatchError if the package that
+        makes certificates is missing, and DataDirectoryError if files cannot be written."""
         if find_spec("cryptography") is None:
             raise PackageMismatchError(
                 "a package that makes certificates is missing",
@@ -146,7 +146,8 @@ class _Authority:
         self._key: Any = load_pem_private_key(key.read_bytes(), password=None)
 
     def has_signed(self, certificate: Path, key: Path) -> bool:
-        """Whether the certificate was signed by this authority and does not end soon, and its key exists."""
+        """Return whether this authority signed the certificate, the certificate does not end soon, and its key
+        exists."""
         from cryptography.exceptions import InvalidSignature
 
         found = _read_certificate(certificate) if key.exists() else None
@@ -259,7 +260,7 @@ def _ends_within(certificate: x509.Certificate, days: int) -> bool:
 
 
 def _write_pair(certificate: Path, signed: x509.Certificate, key: Path, own: EllipticCurvePrivateKey) -> None:
-    """Write the key first: a certificate without its key would pass for complete."""
+    """Write the key and then the certificate. In the other order, a crash could leave a certificate without its key."""
     from cryptography.hazmat.primitives import serialization as s
 
     certificate.unlink(missing_ok=True)

@@ -19,9 +19,9 @@ REMEDY = (
 
 
 def built_with_optimizations(executable: str | None = None, configured: str | None = None) -> bool:
-    """Whether a Python was built with optimizations. ``executable`` is its path and ``configured`` are the arguments of
-    its ``configure``; both default to those of this Python. A Python in ``/usr/bin`` or ``/bin`` counts as optimized:
-    distributions build it so, and Debian's does not record the argument."""
+    """Return whether a Python was built with optimizations. ``executable`` is its path and ``configured`` are the
+    arguments of its ``configure``; both default to those of this Python. A Python in ``/usr/bin`` or ``/bin`` counts as
+    optimized, because distributions build it so, and Debian's does not record the argument."""
     path = os.path.realpath(executable or getattr(sys, "_base_executable", "") or sys.executable)
     arguments = sysconfig.get_config_var("CONFIG_ARGS") if configured is None else configured
     return "--enable-optimizations" in (arguments or "") or os.path.dirname(path) in ("/usr/bin", "/bin")

@@ -91,7 +91,7 @@ class ZooKeeperServer:
 
     @property
     def connect_string(self) -> str:
-        """``host:port``."""
+        """The address of the server, as ``host:port``."""
         return host_and_port(self.host, self.port)
 
     @property

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load of ``bk bench``: writers that append for some seconds, each to a ledger of its own, and the figures about
-them.
+"""The load of ``bk bench``. Writers append for some seconds, each to its own ledger, and the time of each round is
+recorded.
 
 A round is one batch of entries, from the append to the confirmation of all of them. At a given rate the time of a round
-counts from the moment at which it was due, so that a cluster that stands still gets no easier load.
+counts from the moment at which the round was due, so that a cluster that stands still gets no easier load.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 ROUND_BYTES_MAX = 64 << 20
 """The maximum number of payload bytes in one append of the benchmark."""
 ROUNDS_MAX = 100_000
-"""The maximum number of rounds in flight. Each is a task."""
+"""The maximum number of rounds in flight. Each round is a task."""
 SETUP_AT_ONCE = 16
 """The maximum number of ledgers that are created at the same time."""
 CUSTOM_METADATA = {"bk.bench": b"1"}
-"""Marks the ledgers of a run, so that those of a killed run can be recognised."""
+"""The custom metadata of the ledgers of a run, by which the ledgers of a killed run can be recognised."""
 READ_BYTES = 4 << 20
 _STEP = math.log(1.02)
 
@@ -96,9 +96,9 @@ def _ms(seconds: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchLoad:
-    """The load: ``batch`` entries a round, and ``in_flight`` rounds of each writer at once. ``entries_per_s`` is the
-    rate of all writers together, 0 for as fast as possible. The load ends after ``seconds``, or once ``bytes_max`` of
-    payload were appended."""
+    """The parameters of a load. A round has ``batch`` entries, and each writer has ``in_flight`` rounds at the same
+    time. ``entries_per_s`` is the rate of all writers together, or 0 for as fast as possible. The load ends after
+    ``seconds``, or once ``bytes_max`` of payload were appended."""
 
     writers: int
     ensemble_size: int

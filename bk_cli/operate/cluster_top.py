@@ -154,7 +154,7 @@ def _row(bookie_id: BookieId, state: str, before: TopLook, now: TopLook) -> TopR
 
 
 def _same_process(old: Numbers, now: Numbers) -> bool:
-    """Whether both answers come from the same process. A restarted bookie counts from 0."""
+    """Return whether both answers come from the same process. A restarted bookie counts from 0."""
     return old.total("process_start_time_seconds") == now.total("process_start_time_seconds")
 
 

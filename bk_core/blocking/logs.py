@@ -282,8 +282,8 @@ class NamedLog(Handle[named_log.NamedLog]):
         return self._thread.call(self._inner.forget_transactions(app_id))
 
     def end_offset(self) -> int:
-        """Return the offset after the last readable entry. Readable are the sealed extents, and the first open extent
-        up to its LAC."""
+        """Return the offset after the last readable entry. The sealed extents are readable, and so is the first open
+        extent up to its LAC."""
         return self._thread.call(self._inner.end_offset())
 
     def read(self, start_offset: int, end_offset: int) -> BlockingIterator[OffsetBatch]:

@@ -403,8 +403,8 @@ class NamedLog:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     async def end_offset(self) -> int:
-        """Return the offset after the last readable entry. Readable are the sealed extents, and the first open extent
-        up to its LAC."""
+        """Return the offset after the last readable entry. The sealed extents are readable, and so is the first open
+        extent up to its LAC."""
         return await self._reading.readable_end((await self.head()).value)
 
     def read(self, start_offset: int, end_offset: int) -> BatchIterator[OffsetBatch]:

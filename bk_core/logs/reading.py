@@ -84,8 +84,8 @@ class LogReading:
         return self._bookkeeper.open_ledger(ledger_id, recover=False, password=self._password)
 
     async def readable_end(self, head: LogHead) -> int:
-        """Return the offset after the last readable entry. Readable are the sealed extents, and the first open extent
-        up to its LAC."""
+        """Return the offset after the last readable entry. The sealed extents are readable, and so is the first open
+        extent up to its LAC."""
         if not head.open_extents:
             return head.next_offset
         ledger_id = head.open_extents[0].ledger_id

@@ -154,7 +154,8 @@ class BookieEngine:
         return self._machine.numbers()
 
     def frames_of(self, stream: events.StreamId) -> int:
-        """Return how many frames of a stream the machine has taken so far; messages that wait for room do not count."""
+        """Return the number of frames of a stream that the machine has taken so far. Messages that wait for room do not
+        count."""
         return self._machine.frames_of(stream)
 
     def burst(self, take: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -264,8 +265,8 @@ class BookieEngine:
             self._on_segment()
 
     def commit_failed(self, number: int, error: BookKeeperError) -> None:
-        """Report to the machine that this log failed: with StorageFailedError, which ends the bookie, or with
-        DataDirectoryError for a group without room."""
+        """Report to the machine that this log failed. A StorageFailedError ends the bookie. A DataDirectoryError means
+        that a group had no room."""
         if self._failed:
             return  # another thread has reported it
         self._failed = final = not isinstance(error, DataDirectoryError)

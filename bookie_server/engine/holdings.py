@@ -33,13 +33,13 @@ _UNTIL_MADE_ANEW = (
 )
 
 _FACTS_MAX = 1024
-"""The maximum number of ledgers whose facts are cached; a change of any ledger's state empties the cache."""
+"""The maximum number of ledgers whose facts are cached. A change of any ledger's state empties the cache."""
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
 _FRAMES_MAX = (4, 64, 1024)
-"""How many frames a plan looks at: the next number is tried if those found do not fill the part. A few large frames
-fill a part. A plan never has more frames than the last number."""
+"""The numbers of frames that a plan looks up, one after the other, until the found frames fill the part. A few large
+frames fill a part. A plan never has more frames than the last number."""
 
 
 class IndexHoldings:

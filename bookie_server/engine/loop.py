@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop of a bookie's process: asyncio's own, over a selector that counts the files that were ready in this
+"""The event loop of a bookie's process. It is asyncio's loop with a selector that counts the files that were ready in a
 turn.
 
 The engine commits at the end of a burst if nothing else came in the turn, and in the next turn otherwise, so that many
@@ -20,7 +20,7 @@ from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
 _EVENTS_MAX = 256
-"""The maximum number of events taken in a turn; the system returns the others first in the next turn."""
+"""The maximum number of events that are taken in a turn. The system returns further events first in the next turn."""
 
 
 class TurnSelector(selectors.BaseSelector):
@@ -111,7 +111,7 @@ def _mask(events: int) -> int:
 
 
 class BookieLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop over a TurnSelector, which is ``turn``."""
+    """asyncio's loop over a TurnSelector, which is its attribute ``turn``."""
 
     def __init__(self) -> None:
         self.turn = TurnSelector()

@@ -20,8 +20,8 @@ DEADLINE_S = 30.0
 
 
 class OwnReads:
-    """Questions to the bookie's own machine, used on the engine's loop. Each question has a stream of its own while it
-    lasts."""
+    """Asks the bookie's own machine, on the engine's loop. Each question uses a new stream, which ends with the
+    question."""
 
     def __init__(self, engine: BookieEngine, deadline_s: float = DEADLINE_S) -> None:
         self._engine, self._deadline_s = engine, deadline_s
@@ -60,4 +60,4 @@ class _Question:
             self.answer.set_result(effect)
 
     def leave(self) -> None:
-        """Do nothing: the answer was handed over when it was delivered."""
+        """Do nothing, because the answer was passed on when it was delivered."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several data directories as one :class:`~bookie_server.machine.state.Holdings`: each ledger is in exactly one.
+"""Makes one :class:`~bookie_server.machine.state.Holdings` of several data directories. Each ledger is in exactly one
+of them.
 
-A ledger stays in the directory where something of it, or its deletion, is durable. So the bookie lacks every entry of
-the ledger that this directory lacks. A ledger that no directory knows may have been in a directory with damage in
-frames whose ledger could not be read. While such a directory is in limbo for unknown ledgers, they are assigned to it,
-so that limbo applies to them before and after their first write (RULES S8). Otherwise ``choose`` picks the directory of
-a new ledger.
+A ledger stays in the directory in which an entry or record of it, or its deletion, is durable. So the bookie lacks
+every entry of the ledger that this directory lacks. A ledger that no directory knows may have been in a directory with
+damage in frames whose ledger could not be read. While such a directory is in limbo for unknown ledgers, they are
+assigned to it, so that limbo applies to them before and after their first write (RULES S8). Otherwise ``choose`` picks
+the directory of a new ledger.
 """
 
 from __future__ import annotations

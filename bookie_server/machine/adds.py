@@ -45,7 +45,7 @@ from bookie_server.machine.state import Flight, Ledger, Pending, Session, Stream
 _ENTRIES = int(FrameKind.ENTRIES)
 Compare = Callable[[Session, FrameExtent, memoryview], None]
 _TAKES_ADDS = (Reason.REASON_NONE, Reason.COPY_DROPPED)
-"""The troubles with which a ledger still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
+"""The states of a ledger in which it still takes normal adds. A dropped copy lost entries, but no fence (RULES S4)."""
 
 
 class Adds:
@@ -99,7 +99,8 @@ class Adds:
             self._core.owners.own(event.stream, event.owners)
 
     def frames_of(self, stream_id: StreamId) -> int:
-        """Return how many frames of a stream were taken so far, refused ones included; 0 for an unknown stream."""
+        """Return the number of frames of a stream that were taken so far, including refused frames. It is 0 for an
+        unknown stream."""
         stream = self._streams.get(stream_id)
         return stream.frames if stream is not None else 0
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares an offered frame with the entries stored at its ids (RULES P6): a path of the bookie's machine.
+"""The path of the bookie's machine that compares an offered frame with the entries stored at its ids (RULES P6).
 
 A re-sent entry may be on disk twice, but a normal add over an existing id with another length or payload is refused.
-For entries in Apache's form the ledger length must agree too. LAC and digest may differ, because a recovery writes back
-the entries that it read with a LAC of its own. Comparisons are rare: only frames that begin at or below the ledger's
-highest id are compared.
+For entries in Apache's form the ledger length must agree, too. LAC and digest may differ, because a recovery writes
+back the entries that it read with a LAC of its own. Comparisons are rare, because only frames that begin at or below
+the ledger's highest id are compared.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from bookie_server.machine.state import Session
 
 
 class FrameComparison(Request):
-    """The comparison for the first held frame of a session. The ids below ``next`` are compared; at those in
-    ``differing`` another entry is stored."""
+    """The comparison for the first held frame of a session. The ids below ``next`` are compared. ``differing`` has the
+    ids at which another entry is stored."""
 
     __slots__ = ("differing", "frame", "last", "next", "planned_through", "session")
 

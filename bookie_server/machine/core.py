@@ -65,7 +65,7 @@ class Core:
 
     def key_problem(self, ledger: Ledger, key: bytes) -> Refusal | None:
         """Return why this key does not open the ledger, or None if it does. The first key that arrives becomes the
-        ledger's (RULES L2)."""
+        ledger's key (RULES L2)."""
         if len(key) != LEDGER_KEY_BYTES:
             return Reason.BAD_REQUEST, f"a ledger key of {len(key)} bytes"
         if ledger.key is None:
@@ -154,7 +154,7 @@ class Core:
         return ledger.fenced if ledger else self.holdings.facts(ledger_id).fenced
 
     def is_known(self, ledger_id: LedgerId) -> bool:
-        """Return whether this bookie has something of the ledger: an entry, its key, or an explicit LAC."""
+        """Return whether this bookie has an entry, the key, or an explicit LAC of the ledger."""
         ledger = self.ledgers.get(ledger_id)
         return self.holdings.facts(ledger_id).known or bool(ledger and (ledger.key_logged or ledger.hint_body))
 

@@ -22,15 +22,15 @@ from bookie_server.machine.disk_places import Place, Unresolved
 StreamId: TypeAlias = int
 RequestId: TypeAlias = tuple[StreamId, int]
 TimerId: TypeAlias = RequestId | None
-"""The request of a watch; None for the timer that makes LACs durable."""
+"""The request of a watch, or None for the timer that makes LACs durable."""
 
 # --- events: the add stream ---
 
 
 @dataclass(frozen=True, slots=True)
 class SessionAttached:
-    """A client opened a session: frames of one ledger will follow under this number. The key proves the client's right
-    to write the ledger (RULES L2)."""
+    """A client opened a session. Frames of one ledger will follow under its number. The key proves the client's right
+    to write to the ledger (RULES L2)."""
 
     stream: StreamId
     session: int
@@ -61,7 +61,7 @@ class StreamOwned:
 
 @dataclass(frozen=True, slots=True)
 class SessionsDetached:
-    """The client wants no more acks for these sessions; frames that they gave to the log are still written."""
+    """The client wants no more acks for these sessions. Frames that the log already has are still written."""
 
     stream: StreamId
     sessions: Sequence[int]
@@ -69,7 +69,7 @@ class SessionsDetached:
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """The stream is gone, and with it its sessions, requests and parts."""
+    """The stream is gone. Its sessions, requests and parts end with it."""
 
     stream: StreamId
 
@@ -87,9 +87,9 @@ class GroupCommitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitFailed:
-    """The frames of this log's Commit effects that were not reported durable will never be durable. ``final``: a sync
-    failed, nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise there was no
-    space: none of these frames was written, and later ones may be tried."""
+    """The frames of this log's Commit effects that were not reported durable will never be durable. ``final`` means
+    that a sync failed: nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise
+    there was no space. Then none of these frames was written, and later frames may be tried."""
 
     reason: Reason
     message: str
@@ -99,7 +99,7 @@ class CommitFailed:
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """The answer to a ReadFrames effect: a buffer for each piece, or None if the bytes on disk fail their checks."""
+    """The answer to a ReadFrames effect. It has a buffer for each piece, or None for a piece that fails its checks."""
 
     request: RequestId
     frames: Sequence[bytes | bytearray | memoryview | None]
@@ -107,8 +107,8 @@ class FramesRead:
 
 @dataclass(frozen=True, slots=True)
 class MembershipsRead:
-    """The answer to a ReadMemberships effect: an object of the storage for each place, or None if a frame fails its
-    checks."""
+    """The answer to a ReadMemberships effect. It has an object of the storage for each place, or None for a frame that
+    fails its checks."""
 
     request: RequestId
     memberships: Sequence[object | None]
@@ -195,7 +195,7 @@ class WatchLacRequested:
 
 @dataclass(frozen=True, slots=True)
 class RequestCancelled:
-    """The client no longer waits for the answer; none is sent."""
+    """The client no longer waits for the answer, so none is sent."""
 
     request: RequestId
 
@@ -217,7 +217,7 @@ class ReadOnlyChanged:
 
 @dataclass(frozen=True, slots=True)
 class LedgersDeleted:
-    """These ledgers are deleted; the collector has asked the metadata store twice, as RULES S9 demands. The machine
+    """These ledgers are deleted. The collector has asked the metadata store twice, as RULES S9 demands. The machine
     gives their deletion records to the log and takes no more adds to them. Once the records are durable, it refuses
     reads of them."""
 
@@ -260,9 +260,9 @@ Event: TypeAlias = (
 
 
 class Commit(NamedTuple):
-    """Append these frames to the log, in this order and behind all earlier ones; GroupCommitted or CommitFailed
-    follows. ``reserve``: they may use the space that is reserved for fences, recovery adds and records on a full
-    disk."""
+    """Append these frames to the log, in this order and behind all earlier frames. GroupCommitted or CommitFailed
+    follows. With ``reserve``, they may use the space of a full disk that is reserved for fences, recovery adds and
+    records."""
 
     frames: Sequence[bytes | memoryview]
     reserve: bool
@@ -272,7 +272,7 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A session is over: its first ``frames`` frames are durable, and the next one was refused for ``reason``. If the
+    """A session is over. Its first ``frames`` frames are durable, and the next frame was refused for ``reason``. If the
     reason is INTEGRITY because other entries are stored at some of its ids, ``differing`` has these ids."""
 
     session: int
@@ -283,7 +283,8 @@ class Ended:
 
 
 class SendAcks(NamedTuple):
-    """Two columns: the first ``frames[i]`` frames of ``sessions[i]`` are durable (RULES P1, L4)."""
+    """The acks of a step, in two columns. The first ``frames[i]`` frames of ``sessions[i]`` are durable (RULES P1,
+    L4)."""
 
     stream: StreamId
     sessions: list[int]
@@ -302,8 +303,8 @@ class CloseStream:
 
 @dataclass(frozen=True, slots=True)
 class PauseStream:
-    """Take no more messages of this stream: too many of its bytes wait for a commit, or too many of its requests wait
-    for answers."""
+    """Take no more messages of this stream, because too many of its bytes wait for a commit, or too many of its
+    requests wait for answers."""
 
     stream: StreamId
 
@@ -317,8 +318,8 @@ class ResumeStream:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of an answer: the entries first to last of the frame at ``place``, or the frame itself if these are all its
-    entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``."""
+    """Part of an answer. It is the entries ``first`` to ``last`` of the frame at ``place``, or the frame itself if
+    these are all its entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``."""
 
     place: Place
     first: EntryId
@@ -328,7 +329,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrames:
-    """Read and check these pieces in the segments of this log; FramesRead follows."""
+    """Read these pieces in the segments of this log and check them. FramesRead follows."""
 
     request: RequestId
     pieces: Sequence[Piece]
@@ -337,7 +338,7 @@ class ReadFrames:
 
 @dataclass(frozen=True, slots=True)
 class ReadMemberships:
-    """Read which ids the frames at these places of this log hold; MembershipsRead follows."""
+    """Read the ids that the frames at these places of this log hold. MembershipsRead follows."""
 
     request: RequestId
     places: Sequence[Unresolved]
@@ -346,7 +347,7 @@ class ReadMemberships:
 
 @dataclass(frozen=True, slots=True)
 class SendPart:
-    """Whole frames that answer part of a read; PartSent follows once they are sent. ``lac`` is the greatest LAC for
+    """Whole frames that answer part of a read. PartSent follows once they are sent. ``lac`` is the greatest LAC for
     which this bookie has evidence."""
 
     request: RequestId
@@ -357,7 +358,7 @@ class SendPart:
 @dataclass(frozen=True, slots=True)
 class SendTrailer:
     """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id.
-    ``known``: this bookie has something of the ledger; ``lac`` as in SendPart."""
+    ``known`` means that this bookie knows the ledger. ``lac`` is as in SendPart."""
 
     request: RequestId
     trailer: ReadTrailer
@@ -369,8 +370,8 @@ class SendTrailer:
 
 @dataclass(frozen=True, slots=True)
 class SendLac:
-    """Ends a fence, a LAC read or a watch. ``lac`` as in SendPart; with a ``trouble`` this bookie may have lost entries
-    of the ledger, so the evidence may be of an older end."""
+    """Ends a fence, a LAC read or a watch. ``lac`` is as in SendPart. With a ``trouble`` this bookie may have lost
+    entries of the ledger, so the evidence may be older than the ledger's end."""
 
     request: RequestId
     evidence: LacEvidence
@@ -380,7 +381,8 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class SendReply:
-    """Ends a control request that has no evidence to send: done (no reason) or refused."""
+    """Ends a control request that returns no evidence. Without a ``reason`` it was carried out, and otherwise it was
+    refused."""
 
     request: RequestId
     reason: Reason = Reason.REASON_NONE

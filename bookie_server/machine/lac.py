@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of the bookie's machine for LAC evidence: fences, LAC reads, watches, explicit LACs (RULES P5, P9, P10).
+"""The path of the bookie's machine for LAC evidence. It serves fences, LAC reads, watches and explicit LACs (RULES P5,
+P9, P10).
 
 Evidence consists of data that a client can verify: the last entry, an entry that carries the greatest LAC, and the
 writer's LAC body with its digest, all unchanged. A watch is answered as soon as there is evidence of a greater LAC than
@@ -60,7 +61,7 @@ class Lacs(Path):
         self._given: dict[int, int] = {}  # log → sequence number of the last explicit LAC given to it
 
     def read(self, request_id: RequestId, ledger_id: LedgerId, fence_key: bytes | None = None) -> None:
-        """Begin a LAC read; with a key, a fence."""
+        """Begin a LAC read, or a fence if there is a key."""
         request = LacRequest(request_id, ledger_id, self, fencing=fence_key is not None)
         self._requests.begin(request, fence_key)
 
@@ -154,8 +155,8 @@ class Lacs(Path):
                 self._requests.run(request)
 
     def timer_fired(self, event: TimerFired) -> None:
-        """End a watch whose time is over, with the evidence that there is; or make explicit LACs durable, if that timer
-        fired."""
+        """If the timer of a watch fired, answer the watch with the present evidence. If the timer for explicit LACs
+        fired, make them durable."""
         if event.timer is None:
             self._persist()
             return

@@ -62,7 +62,7 @@ class MachineNumbers:
 
     counts: Counts
     ledgers: int
-    """Ledgers with sessions, requests or frames on their way."""
+    """The number of ledgers with sessions, requests or frames on their way."""
     sessions: int
     frames_in_flight: int
     bytes_in_flight: int
@@ -71,7 +71,7 @@ class MachineNumbers:
     parts: int
     parts_bytes: int
     owners: int
-    """Clients whose bytes in flight are bounded and that have a stream or bytes in flight."""
+    """The number of clients whose bytes in flight are bounded, and that have a stream or bytes in flight."""
 
 
 class BookieMachine:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of the bookie's machine for reads of entries: it answers with frames and a trailer (RULES P4).
+"""The path of the bookie's machine for reads of entries, which it answers with frames and a trailer (RULES P4).
 
-There are three answers: FOUND, ABSENT, UNKNOWN (MUST 4). ABSENT is said only if no frame covers the id, not even an
-accepted one that is not durable yet (RULES S1). A fencing read looks entries up only after its fence is durable. An
-answer is sent in parts of about a mebibyte. At most two parts of one request are in memory at once; turns bound the
-memory of all requests together.
+There are three answers about an id: FOUND, ABSENT and UNKNOWN (MUST 4). The machine answers ABSENT only if no frame
+covers the id, not even an accepted frame that is not durable yet (RULES S1). A fencing read looks entries up only after
+its fence is durable. An answer is sent in parts of about a mebibyte. At most two parts of one request are in memory at
+the same time, and turns bound the memory of all requests together.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Reads(Path):
         self._end(request)
 
     def _plan(self, request: Read) -> LookupPlan | None:
-        """Plan the next stretch of the answer. None if the request must wait: for a membership, or for a pending frame
-        (RULES S1: a read that touches a pending add waits)."""
+        """Plan the next stretch of the answer. Return None if the request must wait for a membership, or for a pending
+        frame (RULES S1: a read that touches a pending add waits)."""
         core = self._core
         size = min(core.limits.read_part_bytes, request.budget)
         plan = core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
@@ -149,7 +149,7 @@ class Reads(Path):
         request.lac = None
 
     def damaged(self, request: Request) -> None:
-        """Make the request plan its part again: another copy may be intact, or the ids become UNKNOWN."""
+        """Let the request plan its part again, because another copy may be intact. Otherwise the ids become UNKNOWN."""
         assert isinstance(request, Read)
         first = request.next = request.planned_from
         request.absent = _below(request.absent, first)
@@ -233,8 +233,8 @@ class Reads(Path):
 
 
 def _cut_problem(event: ReadRequested, cut: Cut) -> str:
-    """Return why this read may not have ``cut``; empty if it may. A recovery read never may, because it writes whole
-    entries back."""
+    """Return why this read may not have ``cut``, or an empty text if it may. A recovery read never may, because it
+    writes whole entries back."""
     return "a recovery read of parts" if event.fence_key is not None else cut.problem(event.first, event.last)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests under way in the bookie's machine, of all kinds: each is admitted, fences first if it must, and ends
-once.
+"""Tracks the requests under way in the bookie's machine, of all kinds. Each request is admitted, fences first if it
+must, and ends once.
 
 A request belongs to a *path* (reads, LAC, comparisons), which plans it and gets the results of storage. This file has
 the code that all kinds share. A request may wait for a sequence number of the log, for storage, or for its turn.
@@ -29,8 +29,8 @@ from bookie_server.machine.events import (
 from bookie_server.machine.turns import FairQueue
 
 _FEW = 16
-"""A stream with fewer requests under way than this may use twice ``requests_max``, so that streams with many requests
-do not shut it out."""
+"""The number of requests under way below which a stream may use twice ``requests_max``, so that streams with many
+requests do not shut it out."""
 
 
 class Path:

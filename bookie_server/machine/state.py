@@ -21,8 +21,8 @@ from bookie_server.machine.events import Commit, FramesArrived, Piece, RequestId
 from bookie_server.machine.owners import Owner
 
 _WAITING_FACTOR = 3
-"""How many times ``in_flight_bytes_max`` the messages that wait for room may have together. This leaves room for a
-message from each of many writers."""
+"""The maximum size of the messages that wait for room together, as a multiple of ``in_flight_bytes_max``. There is room
+for a message from each of many writers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class MachineLimits:
     """The maximum size of the frames of normal adds of all streams that wait for a commit. Above it, messages wait and
     their streams are not read. When messages of three times this size wait, frames are refused."""
     in_flight_frames_max: int = 1 << 16
-    """The maximum number of frames of normal adds of all streams that wait for a commit. It bounds them beside
+    """The maximum number of frames of normal adds of all streams that wait for a commit. It is a limit in addition to
     ``in_flight_bytes_max``, because a small frame costs more than its bytes."""
     recovery_bytes_max: int = 16 << 20
     """The maximum size of the frames of recovery adds of all streams that wait for a commit. Normal adds do not use
@@ -46,11 +46,11 @@ class MachineLimits:
     """The maximum number of sessions of all streams. A session that recovers a ledger is refused only above twice this
     number."""
     reads_active_max: int = 32
-    """The maximum number of parts of answers in memory; short parts count as their share of ``read_part_bytes``. A
-    quarter of this room is kept for recovery; further reads wait for their turn."""
+    """The maximum number of parts of answers in memory. A short part counts as its share of ``read_part_bytes``. A
+    quarter of this room is kept for recovery. Further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
-    """The maximum size of the parts of answers in memory. Parts that are being read from disk are extra; there are at
-    most ``storage_reads_max`` of them for each log."""
+    """The maximum size, in bytes, of the parts of answers in memory. Parts that are being read from disk do not count;
+    there are at most ``storage_reads_max`` of them for each log."""
     reads_per_stream_max: int = 4
     """The maximum number of parts of answers of one stream in memory, counted as for ``reads_active_max``."""
     storage_reads_max: int = 8
@@ -73,9 +73,9 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """The state of a ledger that its records in the log add up to (RULES S4). A ``trouble`` other than REASON_NONE is
-    the reason why ids that are not found are UNKNOWN. Unless it is COPY_DROPPED, a fence may be lost too, so normal
-    adds are refused (RULES S8)."""
+    """The state of a ledger by its records in the log (RULES S4). A ``trouble`` other than REASON_NONE is the reason
+    why ids that are not found are UNKNOWN. Unless it is COPY_DROPPED, a fence may be lost, too, so normal adds are
+    refused (RULES S8)."""
 
     known: bool = False
     ledger_key: bytes | None = field(default=None, repr=False)
@@ -98,7 +98,7 @@ class LookupPlan:
 
 
 class Holdings(Protocol):
-    """The index of the durable data of this bookie. It is pure memory and is called on the loop."""
+    """The index of the durable data of this bookie. It is in memory only, and is called on the loop."""
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts: ...
     def log_of(self, ledger_id: LedgerId) -> int:
@@ -132,21 +132,21 @@ class Holdings(Protocol):
         ...
 
     def last_entry_id(self, ledger_id: LedgerId) -> EntryId:
-        """Return the greatest entry id in an intact frame; −1 without any."""
+        """Return the greatest entry id in an intact frame, or −1 if there is none."""
         ...
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
-        """Return the greatest LAC that an intact frame of entries carries; −1 without any."""
+        """Return the greatest LAC that an intact frame of entries carries, or −1 if there is none."""
         ...
 
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
-        """Return the last entry alone, and an entry that carries the greatest LAC unless the last one does (RULES
-        P5)."""
+        """Return the last entry alone, and an entry that carries the greatest LAC, unless the last entry carries it
+        (RULES P5)."""
         ...
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """Return the newest sealed generation of the ledger's log, if a sealed segment has something of the ledger that
-        was not given up; else 0."""
+        """Return the newest sealed generation of the ledger's log if a sealed segment has an entry or record of the
+        ledger that was not given up, and otherwise 0."""
         ...
 
     def mark_damaged(self, ledger_id: LedgerId, place: Unresolved) -> None:
@@ -211,7 +211,7 @@ class Ledger:
 
     def pending_over(self, first: EntryId, last: EntryId) -> tuple[int, EntryId] | None:
         """Return the sequence number of the last pending frame that may cover an id of the range, and the least id that
-        such a frame may cover; None if there is no such frame."""
+        such a frame may cover. Return None if there is no such frame."""
         sequence, least = 0, last + 1
         for number, low, high in self.pending:
             if low <= last and high >= first:
@@ -225,7 +225,8 @@ class Ledger:
 
 
 class Session:
-    """One ledger on one stream (RULES P1): how many frames were accepted, how many are durable, and how it ended."""
+    """A session of one ledger on one stream (RULES P1). It has the numbers of its accepted and its durable frames, and
+    the reason of its end."""
 
     __slots__ = (
         "accepted",

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses which stream is served when room is short. Streams take turns, and fences and recovery reads go first (RULES
-L3).
+"""Chooses the stream that is served when room is short. Streams take turns, and fences and recovery reads go first
+(RULES L3).
 
-This is used in two places. The machine asks each log's *storage* for few reads at once, so that a new read does not
-wait behind all earlier ones. And the *parts* of answers in memory are bounded, in number and in bytes. A stream's first
-part may use all the room for its kind, further parts only half of it, and a share is kept for recovery. If other
-streams wait for room, a stream whose client reads none of its answers is ended.
+This is used in two places. The machine asks each log's *storage* for few reads at the same time, so that a new read
+does not wait behind all earlier reads. And the *parts* of answers in memory are bounded, in number and in bytes. A
+stream's first part may use all the room for its kind, further parts only half of it, and a share is kept for recovery.
+If other streams wait for room, a stream whose client reads none of its answers is ended.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ T = TypeVar("T")
 
 WHOLE = 256
 """The weight of a turn whose part is not read yet, and of a part of ``read_part_bytes``. A smaller part weighs its
-share, at least 1: 4 KiB of a mebibyte, which covers the objects that carry it."""
+share, but at least 1. This is the weight of 4 KiB of a mebibyte, which is the memory of the objects that carry a
+part."""
 URGENT_IN_A_ROW_MAX = 3
-"""The maximum number of urgent things that are served in a row while other things wait. Without this bound the others
-might never be served."""
+"""The maximum number of urgent requests that are served in a row while other requests wait. Without this bound the
+others might never be served."""
 
 
 class FairQueue(Generic[T]):
-    """A queue of things in which streams take turns; urgent things have a line of their own."""
+    """A queue in which streams take turns. Urgent things have a separate line."""
 
     __slots__ = ("_in_a_row", "lines")
 
@@ -53,9 +54,9 @@ class FairQueue(Generic[T]):
                 return
 
     def take(self, may: Callable[[StreamId | None, bool], bool]) -> T | None:
-        """Remove and return the next thing whose stream ``may`` be served; None if there is none. ``may`` is called
-        with a stream and whether the thing is urgent. Called with None instead of a stream, it says whether any stream
-        may be served."""
+        """Remove and return the next thing whose stream ``may`` be served, or None if there is none. ``may`` is called
+        with a stream and whether the thing is urgent. With None instead of a stream, it returns whether any stream may
+        be served."""
         order = (1, 0) if self._in_a_row >= URGENT_IN_A_ROW_MAX and self.lines[1] else (0, 1)
         for number in order:
             line, urgent = self.lines[number], number == 0
@@ -92,7 +93,7 @@ class FairQueue(Generic[T]):
 
 class Turns:
     """The room for parts of answers. A turn is one part that is being planned, read or sent. It weighs :data:`WHOLE`
-    until its part is read, and then as much as the part has bytes, so that many small answers leave together."""
+    until its part is read, and then by the bytes of the part, so that many small answers leave together."""
 
     __slots__ = (
         "_active",
@@ -137,8 +138,8 @@ class Turns:
         return not held or urgent or not self._is_full(urgent, further=True)
 
     def _is_full(self, urgent: bool, *, further: bool = False) -> bool:
-        """Return whether the share of urgent turns, or of all others, is used up; with ``further``, whether half of
-        that share is."""
+        """Return whether the share of urgent turns, or of all others, is used up. With ``further``, return whether half
+        of that share is used up."""
         turns, size = self._limits.reads_active_max, self._limits.reads_bytes_max
         if not urgent:
             turns, size = turns - turns // 4, size - size // 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the ports with sockets of their own: listening, accepting, and the timers of a connection."""
+"""Helps ports that have their own sockets to listen, to accept connections, and to time them."""
 
 from __future__ import annotations
 

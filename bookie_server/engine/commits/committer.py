@@ -33,7 +33,7 @@ from bookie_server.storage.log.segment_log import SegmentLog
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.02
-"""While the loop commits groups itself, it calls ``looked_after`` after each such period, in seconds."""
+"""The period, in seconds, in which ``looked_after`` is called while the loop commits groups itself."""
 
 
 class Committer:
@@ -80,7 +80,7 @@ class Committer:
 
     @property
     def times(self) -> Histogram:
-        """How long commits took, in seconds."""
+        """The histogram of the times that commits took, in seconds."""
         return self._writer.observer.times
 
     def put(

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 
 FAST_S = 0.002
-"""The loop commits groups itself while each recent commit took less than this, in seconds, because a commit blocks
-it."""
+"""The loop commits groups itself only while each recent commit took less than this number of seconds, because a commit
+blocks the loop."""
 
 GROUP_BYTES_MIN = 1 << 20
-"""A group may always have this many bytes, even before the disk is measured. It is the size of a usual frame."""
+"""The number of bytes that a group may always have, even before the disk is measured. It is the size of a usual
+frame."""
 WRITE_S = 0.0005
-"""The write of a group may take this long, in seconds, however fast the sync is, because a group also costs a change of
-threads."""
+"""The number of seconds that the write of a group may always take, however fast the sync is, because a group also costs
+a change of threads."""
 SYNCS = 2
-"""The write of a group may also take as long as this many syncs. Larger groups gain little: syncs take at most a third
-of the time of such groups."""
+"""The write of a group may take as long as this number of syncs. Larger groups gain little, because syncs take at most
+a third of the time of such groups."""
 _RATE_BYTES_MIN = 256 << 10
-"""Writes of fewer bytes do not change the measured rate, because they say little about it."""
+"""The minimum number of bytes of a write that changes the measured rate. A smaller write says little about the rate."""
 _RATE_WEIGHT = 0.1
 """The weight of one write in the measured rate, which is a moving average."""
 _SYNC_GROWTH = 1.02
@@ -31,16 +32,16 @@ program's write. With each group it grows by this factor, until a sync is faster
 _SLOW_DECAY = 0.8
 """After a commit that was faster than ``took_s``, ``took_s`` falls at most to this share of itself."""
 _UNTRIED_S = 0.1
-"""The assumed seconds of a commit before the first one is measured."""
+"""The assumed duration of a commit, in seconds, before the first commit is measured."""
 
 
 class DiskSpeed:
-    """Measurements of one disk. The thread that holds the log changes them; any thread may read them.
+    """Measurements of one disk. The thread that holds the log changes them, and any thread may read them.
 
-    - ``group_bytes``: the bytes that the next group may have, at most ``_bytes_max``.
-    - ``took_s``: how long a commit takes, pessimistically: a slow commit raises it at once, and fast ones lower it
-      slowly. The loop commits while it is below ``fast_s``.
-    - ``_rate``: the bytes written in a second, 0 until measured. ``_sync_s``: how long a sync takes.
+    - ``group_bytes``: the maximum size of the next group in bytes, at most ``_bytes_max``.
+    - ``took_s``: a pessimistic estimate of the time that a commit takes. A slow commit raises it immediately, and fast
+      commits lower it slowly. The loop commits while it is below ``fast_s``.
+    - ``_rate``: the bytes written in a second, or 0 until measured. ``_sync_s``: the time that a sync takes.
     """
 
     __slots__ = ("_bytes_max", "_rate", "_sync_s", "fast_s", "group_bytes", "took_s")

@@ -24,11 +24,11 @@ TIMES_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 class CommitObserver:
     """The reports about commits.
 
-    - ``times``: how long commits took. Only the thread that holds the log adds to it.
-    - ``spans``: the maker of OpenTelemetry spans; None in a process without OpenTelemetry.
+    - ``times``: the histogram of the times that commits took. Only the thread that holds the log adds to it.
+    - ``spans``: the maker of OpenTelemetry spans, or None in a process without OpenTelemetry.
     - ``traced``: for each traced message whose commit is not done, the header of its last frame and the context of its
       span. The loop adds to it, and the thread that holds the log removes.
-    - ``slow_s``: a commit that takes this long or longer, its wait included, is logged to ``_slow``. ``_path`` is the
+    - ``slow_s``: the duration, with the wait, from which on a commit is logged to ``_slow``. ``_path`` is the
       directory's path.
     """
 

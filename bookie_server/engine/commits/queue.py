@@ -17,7 +17,8 @@ from bookie_server.machine.disk_places import Place
 
 INLINE_BYTES = 64 << 10
 INLINE_FRAMES = 8
-"""The loop itself commits a group of at most ``INLINE_BYTES`` bytes and ``INLINE_FRAMES`` frames."""
+"""The maximum numbers of bytes (``INLINE_BYTES``) and frames (``INLINE_FRAMES``) in a group that the loop itself
+commits, because a commit blocks the loop."""
 
 IDLE_S = 0.05
 """The seconds for which the log must be idle before its position is recorded. RULES S3 allows 100 ms."""
@@ -151,7 +152,7 @@ class CommitQueue:
                 self._wake.notify()
 
     def wake(self) -> None:
-        """Have the commit thread look for work again."""
+        """Make the commit thread look for work again."""
         with self._wake:
             self._wake.notify()
 

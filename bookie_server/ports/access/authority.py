@@ -50,14 +50,14 @@ LEDGERS_KEPT = 10_000
 VALUE_BYTES_KEPT = 1_024
 """The maximum size, in bytes, of a key and value of custom metadata that is cached. It keeps the cache small."""
 MAKING_MAX = 512
-"""The maximum number of grants that are being made at once; one identity may have half of them. More are refused as
-OVERLOADED."""
+"""The maximum number of grants that are made at the same time. One identity may have half of them. Further requests are
+refused as OVERLOADED."""
 THREADS = 4
 """The number of threads that make grants, because making one may wait for the metadata store."""
 
 
 class Denied(Exception):
-    """No grant is made, for ``reason``; the text is safe to tell the client."""
+    """The error for a grant that is not made, because of ``reason``. Its text may be sent to the client."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -145,8 +145,8 @@ class Authority:
         return self._keys.now().verify(grant, instance_id=self._instance_id, identity=identity, now_ms=self.now_ms())
 
     async def grant(self, identity: str, ledger_id: LedgerId, wanted: Right) -> Made:
-        """Make a grant with all rights of this identity on a ledger, or on NO_LEDGER. Raises Denied unless they include
-        all that is ``wanted``."""
+        """Make a grant with all rights of this identity on a ledger, or on NO_LEDGER. Raises Denied unless these rights
+        include those in ``wanted``."""
         making = self._making
         if making.total() >= MAKING_MAX or making[identity] >= MAKING_MAX // 2:
             raise Denied(Reason.OVERLOADED, "too many grants are asked for at once")
@@ -188,7 +188,8 @@ class Authority:
         return allowed(RolesTable(), identity or "", need) or allowed(self.table(), identity or "", need)
 
     def cluster_rights(self, identity: str | None) -> Right:
-        """Return all rights of an identity on the cluster; none if the table of roles cannot be read. May block."""
+        """Return all rights of an identity on the cluster. If the table of roles cannot be read, return no rights. May
+        block."""
         try:
             return self.table().rights(identity or "", Anywhere.CLUSTER)
         except BookKeeperError as error:
@@ -219,8 +220,8 @@ class Authority:
         return table
 
     def _ask(self, read: Callable[[], T]) -> T:
-        """Read from the store. After the store did not answer, this fails at once for ``kept_s``, because each call
-        would take seconds."""
+        """Read from the store. If the store did not answer a read, later reads fail immediately for ``kept_s`` seconds,
+        because each of them would take seconds."""
         away = self._away
         if away is not None and self._clock_s() - away[0] < self._kept_s:
             raise away[1]

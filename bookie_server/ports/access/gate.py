@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode ``secure``: decides what the client of one stream may do, by the grants that it has shown there.
+"""Decides in mode ``secure`` what the client of one stream may do, by the grants that the client has sent on the
+stream.
 
-A grant is verified when it is shown. The grant for a ledger is looked up once for each session, read or call, and never
-for a frame.
+A grant is verified when the client sends it. The grant for a ledger is looked up once for each session, read or call,
+and never for a frame.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from bookie_server.ports.access.authority import Authority, denial
 logger = logging.getLogger(__name__)
 
 GRANTS_MAX = 16_384
-"""The maximum number of ledgers whose grants a stream remembers. Beyond it grants that have ended are dropped, and then
-the oldest."""
+"""The maximum number of ledgers whose grants a stream remembers. Above it, grants that have ended are dropped, and then
+the oldest grants."""
 
 Refusal = tuple[Reason, str]
 
 
 class Gate:
-    """The gate of one stream. ``identity`` is the client's; it is empty if the client has not authenticated."""
+    """Decides what the client of one stream may do. ``identity`` is the client's identity, or empty if the client has
+    not authenticated."""
 
     def __init__(self, authority: Authority, identity: str) -> None:
         self._authority, self._identity = authority, identity
@@ -35,7 +37,7 @@ class Gate:
         self._refused = ""
 
     def show(self, grants: Iterable[bytes]) -> None:
-        """Verify and remember grants that the client shows. One that is refused counts as not shown."""
+        """Verify and remember grants that the client has sent. A grant that is refused counts as not sent."""
         for grant in grants:
             try:
                 found = self._authority.verify(grant, self._identity)
@@ -77,5 +79,6 @@ class Gate:
         return None
 
     def left_ms(self, ledger_id: LedgerId) -> int:
-        """Return for how many milliseconds the grant for this ledger is still valid; 0 without a grant."""
+        """Return the number of milliseconds for which the grant for this ledger is still valid, or 0 without a
+        grant."""
         return max(0, self._shown.get(ledger_id, (Right.NONE, 0))[1] - self._authority.now_ms())

@@ -65,13 +65,13 @@ class PortTls:
         """Called for each client that is refused: with its address, the name of the port, and the reason."""
 
     def context(self, *, lenient: bool = False) -> ssl.SSLContext:
-        """Return the context for a handshake. ``lenient`` is that of :class:`Tls`."""
+        """Return the context for a handshake. ``lenient`` is as in :class:`Tls`."""
         return self.tls.server(lenient=lenient or self.wants_tokens)
 
     async def greeted(self, sock: socket.socket, port: str) -> tuple[Connected, Principal | str]:
-        """Do the handshake of a new connection. Return the connection to continue with, and its client, or the reason
-        why the client is refused: it does not speak TLS, or is not let in. Raises OSError if the handshake fails; then
-        the connection is closed, and the failure is logged."""
+        """Do the handshake of a new connection. Return the connection on which to continue, and its client. If the
+        client does not speak TLS or is not admitted, return the reason in place of the client. If the handshake fails,
+        this logs the failure, closes the connection and raises OSError."""
         peer = peer_of(sock)
         if not await speaks_tls(sock):
             self.refused(peer, port, "it speaks plain")
@@ -96,8 +96,8 @@ class PortTls:
         return secured
 
     def admit(self, names: Names | None, peer: str, port: str) -> Principal:
-        """Return the client whose certificate has these names. ``names`` is None if it has shown no certificate; it may
-        still show a token. Raises TlsError if the client is refused; then this is logged."""
+        """Return the client whose certificate has these names. ``names`` is None for a client without a certificate,
+        which may still send a token. If the client is refused, this logs the refusal and raises TlsError."""
         if not self.client_auth or (names is None and self.wants_tokens):
             return Principal(peer)
         try:
@@ -109,9 +109,10 @@ class PortTls:
         return Principal(peer, identity, Proof.CERTIFICATE)
 
     def admitted(self, principal: Principal, token: bytes, port: str) -> Principal:
-        """Return the identity of a client that has shown this token, or an empty one. Called before any request is
-        carried out. The identity in a token replaces that of a certificate. Raises AuthenticationError with the text
-        for the client; then the refusal is logged."""
+        """Return the client with the identity of this token, which replaces that of a certificate. Without a token,
+        return ``principal`` if a certificate has identified it, or if this port takes no tokens. The caller does this
+        before it carries out any request. If the client is refused, this logs the refusal and raises
+        AuthenticationError with the text for the client."""
         if self._keys is None or (not token and principal.proof is not Proof.NONE):
             return principal
         try:
@@ -130,7 +131,7 @@ class PortTls:
         return proven
 
     def outlived(self, principals: Iterable[Principal]) -> dict[Principal, str]:
-        """Return the clients that are no longer admitted, with the reason: a token has expired, or its key was removed
+        """Return the clients that are no longer admitted, with the reasons: a token has expired, or its key was removed
         from the file."""
         believed = {"", *(key.print for key in self._keys.now().values())} if self._keys is not None else {""}
         now, found = time.time(), dict[Principal, str]()
@@ -157,8 +158,8 @@ def names_shown(certificate: Mapping[str, Any] | None) -> Names | None:
 
 
 async def speaks_tls(sock: socket.socket) -> bool:
-    """Return whether the first byte is that of a TLS handshake, without consuming it. Raises OSError if the connection
-    ends."""
+    """Return whether the first byte is that of a TLS handshake. The byte remains in the socket. Raises OSError if the
+    connection ends."""
     while True:
         try:
             first = sock.recv(1, socket.MSG_PEEK)

@@ -24,7 +24,7 @@ from bookie_server.ports.access.key_files import read_key_file, stamp_of
 logger = logging.getLogger(__name__)
 
 LEEWAY_S = 30
-"""How far the clocks of issuer and bookie may differ, in seconds."""
+"""The maximum difference between the clocks of the issuer and the bookie, in seconds."""
 
 LIFE_S_MAX = 24 * 3600
 """The longest life of an accepted token, in seconds."""
@@ -215,7 +215,7 @@ def verify(token: bytes, keys: Mapping[str, Key], audience: str, issuer: str = "
 
 
 def _chosen(header: Mapping[str, Any], keys: Mapping[str, Key]) -> Key:
-    """Return the key that a token names. A token that names none is accepted if there is only one key."""
+    """Return the key that a token names. A token that names no key is accepted if there is only one key."""
     kid = header.get("kid")
     key = next(iter(keys.values())) if kid is None and len(keys) == 1 else keys.get(kid or "")
     if key is None:

@@ -35,8 +35,8 @@ from bookie_server.ports.bookie_rpc.entries import cuts_of, frame_of
 from bookie_server.ports.bounds.limits import ClientShare
 
 IDLE_SESSIONS_MAX = 1024
-"""The maximum number of attached sessions of a connection; the one that was not used for longest is detached, unless it
-has adds in flight."""
+"""The maximum number of attached sessions of a connection. Above it, the session that was not used for longest is
+detached, unless it has adds in flight."""
 
 _new = tuple.__new__  # faster than the constructor of a named tuple, which is a Python function
 

@@ -15,8 +15,8 @@ MESSAGE_BYTES = 1 << 20
 size."""
 
 COUNTED_BYTES_MAX = 16 << 20
-"""While the counted answers of a connection have more bytes than this, further ones are refused. Answers with LAC
-evidence are counted, because each may be as large as two entries."""
+"""The maximum size of the counted answers of a connection, in bytes. Above it, further counted answers are refused.
+Answers with LAC evidence are counted, because each may be as large as two entries."""
 
 
 class AnswerQueue:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication on Apache's wire: how a bookie answers AUTH. Without TLS every client is let in."""
+"""Answers AUTH, the request by which clients authenticate on Apache's wire. Without TLS every client is admitted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DISABLED = "AuthDisabledPlugin"
 
 
 class AuthSession(Protocol):
-    """The authentication of one client, whose identity so far is ``principal``. Until ``done`` the client may send
-    nothing else."""
+    """The authentication of one client, whose identity so far is ``principal``. Until ``done`` is True the client may
+    send no other requests."""
 
     principal: Principal
 
@@ -25,8 +25,8 @@ class AuthSession(Protocol):
     def done(self) -> bool: ...
 
     def take(self, message: pb.AuthMessage) -> pb.AuthMessage:
-        """Return the answer to a message. Raises AuthenticationError if the client is refused; then its connection must
-        end."""
+        """Return the answer to a message. If the client is refused, raises AuthenticationError, and the caller must end
+        its connection."""
         ...
 
 
@@ -37,7 +37,7 @@ class AuthPlugin(Protocol):
 
 
 class NoAuth:
-    """Lets every client in. Java's client takes the answer for a success."""
+    """Admits every client. Java's client takes the answer for a success."""
 
     def begin(self, principal: Principal) -> AuthSession:
         return _LetIn(principal)
@@ -54,8 +54,7 @@ class _LetIn:
 
 
 class TokenAuth:
-    """Requires a token from each client that its certificate has not identified. The exchange is one message each
-    way."""
+    """Requires a token from each client without an identity from a certificate. Each side sends one message."""
 
     def __init__(self, tls: PortTls) -> None:
         self._tls = tls

@@ -38,17 +38,19 @@ logger = logging.getLogger(__name__)
 class ServedConnection:
     """A connection of one client.
 
-    - ``client``: the identity, the rights and the limits of the client. ``answers``: what waits to be sent.
-    - ``_adds``, ``_stories``: the requests that wait for the machine. ``_requests`` passes them on or answers them.
-    - ``_reader``: splits bytes into requests. ``_is_fresh``: no whole request has come yet.
-    - ``flows``: whether the driver may read the socket. ``_is_paused``: the machine has paused the stream.
-    - ``closing``: why the connection ends once its answers are sent; empty while it goes on. ``was_cut``: it ends at
-      once, and its answers are lost.
-    - ``reading_since``: the loop's time when the driver began to wait for the rest of a message; infinite if it waits
-      for none. The driver sets it.
+    - ``client``: the identity, the rights and the limits of the client. ``answers``: the answers that wait to be sent.
+    - ``_adds``, ``_stories``: the requests that wait for the machine. ``_requests`` passes requests to them or answers
+      them.
+    - ``_reader``: splits bytes into requests. ``_is_fresh``: whether no whole request has come yet.
+    - ``flows``: whether the driver may read the socket. ``_is_paused``: whether the machine has paused the stream.
+    - ``closing``: the reason why the connection ends once its answers are sent, or empty. ``was_cut``: whether it ends
+      immediately, so that its answers are lost.
+    - ``reading_since``: the loop's time when the driver began to wait for the rest of a message, or infinite if it
+      waits for none. The driver sets it.
 
     ``wake`` is called when there is something to send, when the connection is to be closed, and when ``flows`` may have
-    changed. ``leave`` is called when the engine has delivered all answers of a commit, so that they are sent at once.
+    changed. ``leave`` is called when the engine has delivered all answers of a commit, so that they are sent
+    immediately.
     """
 
     def __init__(
@@ -236,7 +238,7 @@ class ServedConnection:
         self._wake()
 
     def cut(self, message: str) -> None:
-        """End the connection at once; queued answers are lost."""
+        """End the connection immediately. Queued answers are lost."""
         if not self.was_cut:
             logger.info("connection %d is cut: %s", self.stream, message)
             self.was_cut = True

@@ -25,8 +25,8 @@ from bk_core.wire.bookie_rpc.columns import gather
 from bk_core.wire.bookie_rpc.frames import I64
 
 FRAME_BYTES = 256 << 10
-"""The size at which a burst is cut into frames; a frame exceeds it by less than one entry. It is well below a mebibyte,
-because a read of one entry reads its whole frame."""
+"""The size, in bytes, at which a burst is cut into frames. A frame exceeds it by less than one entry. It is well below
+a mebibyte, because a read of one entry reads its whole frame."""
 
 _SIZES = struct.Struct("<II")  # of columns and payload, at byte 44 of a frame
 _SIZES_AT = 44

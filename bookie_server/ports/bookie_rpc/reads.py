@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads, and all other requests of Apache's wire except adds. Each is a *story* of one or more requests to the machine.
+"""Handles reads, and all other requests of Apache's wire except adds. Each is a *story* of one or more requests to the
+machine.
 
 A story answers one request of a client. It begins with an event for the machine, gets the machine's effects for it, and
-may continue with another event. Consecutive plain reads of a ledger are one story: a range read, whose parts become
-answers as they come.
+may continue with another event. Consecutive plain reads of a ledger are one story. This story is a range read, whose
+parts become answers when they arrive.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ class Read:
         self._learnt_ms: int | None = None
 
     def refusal(self) -> Status:
-        """Return the status with which the request is refused without a look-up of the ledger; EOK if it is not
+        """Return the status for a request that is refused without a look-up of the ledger, or EOK if it is not
         refused."""
         read = self._request
         if self.fences and len(read.masterKey) != LEDGER_KEY_BYTES:
@@ -366,8 +367,8 @@ class Batch:
         return v2.batch_answer(self._asked, Bodies.of_entries(b"".join(each for each, _ in self._parts), lengths))
 
     def _may_go_on(self, trailer: events.SendTrailer) -> bool:
-        """Return whether this bookie may have the next entry: the trailer does not cover it, or it came too early, in a
-        frame whose ids are not consecutive, and was not kept."""
+        """Return whether to ask the machine for the next entry. Its answer may not have reached the entry. Or the entry
+        came in a frame whose ids are not consecutive, so that it came too early and was not kept."""
         if self._next > trailer.trailer.answered_through:
             return True
         gaps = (*trailer.trailer.absent, *trailer.trailer.unknown)
@@ -446,7 +447,7 @@ class WriteLac:
 
 
 class ListEntries:
-    """GET_LIST_OF_ENTRIES_OF_LEDGER; it asks the machine for one range after the other."""
+    """A GET_LIST_OF_ENTRIES_OF_LEDGER request. It asks the machine for one range after the other."""
 
     def __init__(self, ask: Ask, single: Single) -> None:
         self._ask, self._single = ask, single

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides for each request of one connection of Apache's wire whether to refuse it, to pass it to the adds or the
-stories, or to answer it at once."""
+"""Decides what to do with each request of one connection of Apache's wire: refuse it, pass it to the adds or the
+stories, or answer it immediately."""
 
 from __future__ import annotations
 
@@ -40,11 +40,9 @@ Item: TypeAlias = AddRun | ReadRun | Single | BatchRead
 
 
 class ServedRequests:
-    """The first step of each request of a connection. It keeps nothing between requests: ``client`` says what is
-    allowed, ``adds`` and ``stories`` have the requests that wait for the machine, ``answers`` gets the other answers.
-
-    ``close`` ends the connection. ``proven`` is called with the identity of a client that has authenticated.
-    """
+    """Takes the requests of a connection. It has no state of its own. ``client`` says what is allowed, ``adds`` and
+    ``stories`` have the requests that wait for the machine, and ``answers`` gets the other answers. ``close`` ends the
+    connection. ``proven`` is called with the identity of a client that has authenticated."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of one connection of Apache's wire: its identity, its rights, and its share of the limits."""
+"""Has the identity, the rights and the share of the limits of the client of one connection of Apache's wire."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from bookie_server.ports.lane.streams import BookieFacts
 
 
 class ServedClient:
-    """The client at the other end, and what it may do.
+    """The client of a connection, and its rights.
 
     - ``principal``: its identity. ``auth``: the exchange that proves it.
-    - ``rights``: what it may do on the cluster. None while that is not known; meanwhile no request is read. Only mode
-      ``secure`` limits the rights.
+    - ``rights``: its rights on the cluster. None means that they are not known yet; meanwhile no request is read. Only
+      mode ``secure`` limits the rights.
     - ``may_add``: whether ``rights`` include adds.
-    - ``share``: its place among the connections of the same client, if those are limited. It ends with the connection.
-    - ``is_held``: the connection is not read for a while, because the client has sent too many requests.
+    - ``share``: its share of the limits, which all connections of the same client have together, or None without
+      limits. It ends with the connection.
+    - ``is_held``: whether the connection is not read for a while, because the client has sent too many requests.
     - ``on_held``: called when ``is_held`` becomes true, with the seconds after which the connection may be read again.
     - ``on_proven``: called in mode ``secure`` after the identity has changed, so that the rights are looked up again.
     """
@@ -50,8 +51,8 @@ class ServedClient:
     # --- limits ---
 
     def enter(self) -> str:
-        """Give back the client's place among its connections, if it has one, and take a new one. Return why it gets
-        none, or an empty text."""
+        """Take a place among the connections of this client. If it has a place already, give that back before. Return
+        why it gets none, or an empty text."""
         if self._facts.limits is None:
             return ""
         self.leave()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The port of Apache's wire: sockets around ``connection.py``.
+"""The port of Apache's wire. It connects sockets to the objects of ``connection.py``.
 
 Each connection has one receive buffer that grows if bursts fill it. A burst is handled in one turn of the loop, and its
 answers are sent at the end of the turn, in one write.
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 
 BUFFER_BYTES_MIN = 64 << 10
 BUFFER_BYTES_MAX = 1 << 20
-"""The maximum size of the receive buffer, and so of a burst, unless one frame is larger."""
+"""The maximum size of the receive buffer in bytes, and so of a burst, unless one frame is larger."""
 
 
 RIGHTS_S = 30.0
-"""In mode ``secure``, the seconds after which the rights of a connected client are read again."""
+"""The seconds after which the rights of a connected client are read again, in mode ``secure``."""
 
 
 class BookieRpcServer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""START_TLS of Apache's wire at the bookie: the first phase of a connection, before it carries requests.
+"""Handles START_TLS of Apache's wire at the bookie, which begins a connection before its first request.
 
 The bookie reads one message in clear text, which must be START_TLS, and not a byte behind it. The protocol for requests
 begins after the handshake.
@@ -27,8 +27,8 @@ PORT = "Apache's wire"
 
 
 async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-    """Turn an accepted connection into one over TLS, on which ``protocol`` continues. A client that sends another
-    request first gets EUA. Raises OSError and RemoteProtocolError; then the refusal is logged."""
+    """Start TLS on an accepted connection. ``protocol`` continues on it. A client that sends another request first gets
+    EUA. If TLS does not start, this logs the refusal and raises OSError or RemoteProtocolError."""
     loop, peer = asyncio.get_running_loop(), peer_of(sock)
     try:
         request = pb.Request.FromString(await first_message(sock))
@@ -49,8 +49,8 @@ async def begin_tls(sock: socket.socket, tls: PortTls, protocol: Callable[[], as
 
 
 def principal_of(transport: asyncio.BaseTransport, tls: PortTls | None) -> tuple[Principal, str]:
-    """Return the identity of the client after its handshake, and the reason why it is refused; empty if it is
-    admitted."""
+    """Return the identity of the client after its handshake, and the reason why it is refused, or an empty text if it
+    is admitted."""
     at = transport.get_extra_info("peername")
     peer = f"{at[0]}:{at[1]}" if at else "a client that is gone"
     if tls is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stories of one connection of Apache's wire: its requests that wait for the machine (see ``reads.py``)."""
+"""Holds the stories of one connection of Apache's wire, which are its requests that wait for the machine (see
+``reads.py``)."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from bookie_server.ports.bookie_rpc.reads import Batch, Read, ServedRangeRead, S
 from bookie_server.ports.bookie_rpc.served_client import ServedClient
 
 RANGE_READS_MAX = 64
-"""The maximum number of a connection's range reads that the machine has at once. More wait here, in their order."""
+"""The maximum number of a connection's range reads that the machine has at the same time. Further range reads wait
+here, in their order."""
 
 WAITING_MAX = 4096
-"""While more than this number of range reads wait, the driver does not read the connection."""
+"""The maximum number of range reads that wait while the driver reads the connection. Above it, the driver does not
+read."""
 
 
 class Stories:
@@ -46,8 +49,9 @@ class Stories:
         self._running = 0
 
     def begin(self, story: Story) -> None:
-        """Begin a story. A range read waits while RANGE_READS_MAX of them run. Every other story goes to the machine at
-        once, which bounds it: a fence must not wait behind reads, nor a read behind long polls."""
+        """Begin a story. A range read waits while RANGE_READS_MAX of them run. The machine gets every other story
+        immediately and bounds their number, because a fence must not wait behind reads, nor a read behind long
+        polls."""
         if isinstance(story, ServedRangeRead):
             if self.waiting or self._running >= RANGE_READS_MAX:
                 self.waiting.append(story)

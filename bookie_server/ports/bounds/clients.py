@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clients of a bookie over all its services: bounds their number, and ends some of their streams when memory is
-short.
+"""Bounds the number of a bookie's clients over all its services, and ends some of their streams when memory is short.
 
 A bookie has one :class:`Clients`. All its services get this object, so that the bounds hold for all services together.
 """
@@ -30,7 +29,8 @@ from bookie_server.ports.bounds.memory_bounds import (
 logger = logging.getLogger(__name__)
 
 SILENT_S = 0.5
-"""When memory is short, streams that have waited this many seconds for a whole message are ended."""
+"""The number of seconds that a stream must have waited for a whole message before it may be ended because memory is
+short."""
 
 _WATCH_INTERVAL_S = 0.25
 _COUNT_INTERVAL_S = 1.0
@@ -44,8 +44,8 @@ class ClientStream(Protocol):
     def principal(self) -> Principal: ...
     @property
     def reading_since(self) -> float:
-        """The loop's time when the stream began to wait for the rest of a message, or for the next one; infinite while
-        it does not wait."""
+        """The loop's time when the stream began to wait for the rest of a message, or for the next one. It is infinite
+        while the stream does not wait."""
         ...
 
     def close(self, message: str) -> None:
@@ -53,12 +53,12 @@ class ClientStream(Protocol):
         ...
 
     def cut(self, message: str) -> None:
-        """End the stream at once."""
+        """End the stream immediately."""
         ...
 
 
 Outlived = Callable[[Iterable[Principal]], Mapping[Principal, str]]
-"""A function that returns which of the given clients are no longer admitted, and why."""
+"""A function that returns those of the given clients that are no longer admitted, with the reasons."""
 
 
 def _nobody(_: Iterable[Principal]) -> Mapping[Principal, str]:

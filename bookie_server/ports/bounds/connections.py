@@ -3,9 +3,9 @@
 passes the connected clients, and gets back the connections to end.
 
 gRPC refuses clients beyond ``connections_max`` without any report, so the first client could take all connections. So
-each address has a share. The newest connections beyond it are ended, and the older ones stay. The bound also holds for
-all services of a bookie together, while each service sees only its own connections. Beyond the bound, too, the newest
-connections are ended.
+each address has a share. The newest connections beyond the share are ended, and older connections remain.
+``connections_max`` also holds for all services of a bookie together, while each service sees only its own connections.
+The newest connections beyond it are ended, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Address = tuple[str, int, int]
 """The host and port of a client, and the bookie's port that it is connected to."""
 
 LOG_EVERY_S = 60.0
-"""Log lines with one kind of warning are at least this many seconds apart."""
+"""The minimum number of seconds between two log lines with the same kind of warning."""
 _REPORT_S = 600.0
 """The minimum number of seconds between two log lines about connections."""
 

@@ -32,7 +32,7 @@ KEPT_MAX = 4096
 """The maximum number of accounts without a stream whose debts are remembered."""
 
 LOG_EVERY_S = 60.0
-"""Log lines about one limit of one client are at least this many seconds apart."""
+"""The minimum number of seconds between two log lines about one limit of one client."""
 
 CONNECTIONS, REQUESTS, LEDGERS = "connections", "requests_per_s", "ledgers_open"
 
@@ -47,13 +47,13 @@ class RequestKind(enum.IntEnum):
 
 
 PATIENCE_S = {RequestKind.ADD: 5.0, RequestKind.ASK: 1.0, RequestKind.RECOVER: 1.0}
-"""The longest time, in seconds, for which a stream is not read. While it would take longer to pay the debt, requests
-are refused. It is below the patience of clients: a writer waits 10 s for an ack, and a reader asks another bookie after
-2 s."""
+"""The longest time, in seconds, for which a stream is not read, by the kind of request. While the debt would take
+longer to pay, requests are refused. The times are shorter than clients wait: a writer waits 10 s for an ack, and a
+reader asks another bookie after 2 s."""
 
 
 class LimitReached(Exception):
-    """A limit is reached; the text is safe to show to the client."""
+    """The error for a limit that is reached. Its text may be sent to the client."""
 
 
 class Account:
@@ -102,7 +102,7 @@ class ClientShare:
         return self._ledgers[True] > 0
 
     def refuses(self, kind: RequestKind) -> str:
-        """Return why requests of this kind are refused now; empty if they are not."""
+        """Return why requests of this kind are refused now, or an empty text if they are not."""
         now_s = self._limits.clock_s()
         for account in self._accounts:
             if account.limits[REQUESTS]:
@@ -112,8 +112,8 @@ class ClientShare:
         return ""
 
     def pay(self, kind: RequestKind, count: int) -> float:
-        """Charge the accounts for ``count`` requests, 0 if they were refused. Return for how long the stream must not
-        be read now; 0 if it may be read."""
+        """Charge the accounts for ``count`` requests, or for 0 if they were refused. Return the number of seconds for
+        which the stream must not be read, or 0 if it may be read."""
         owes_s, now_s = 0.0, self._limits.clock_s()
         for account in self._accounts:
             if account.limits[REQUESTS]:
@@ -125,7 +125,7 @@ class ClientShare:
         return min(owes_s, PATIENCE_S[kind])
 
     def open_ledger(self, *, recover: bool) -> str:
-        """Open another ledger on this stream. Return why it is refused; empty if it was opened."""
+        """Open another ledger on this stream. Return why this is refused, or an empty text if the ledger was opened."""
         for account in self._accounts:
             most = account.limits[LEDGERS]
             if most and account.ledgers[recover] >= most:
@@ -189,8 +189,8 @@ class Limits:
         return len(self._accounts) + len(self._left)
 
     def enter(self, principal: Principal) -> ClientShare | None:
-        """Begin a stream of this client, and return its share; None if the client has no limits. Raises LimitReached;
-        then the stream must end."""
+        """Begin a stream of this client. Return its share, or None if the client has no limits. Raises LimitReached,
+        after which the stream must end."""
         named = self._named(principal)
         accounts = tuple(self._account(whose, name) for whose, name in named if any(self._of[whose].values()))
         owners = tuple((f"{whose} {name}", self._bytes[whose]) for whose, name in named if self._bytes[whose])
@@ -233,7 +233,7 @@ class Limits:
         self._drop_idle(accounts)
 
     def _put_away(self, account: Account) -> None:
-        """Put an account without streams aside, and forget the oldest such accounts that have no debts."""
+        """Put an account without streams aside. Forget the oldest of these accounts that have no debts."""
         key = account.whose, account.name
         if self._accounts.get(key) is account:
             del self._accounts[key]
@@ -267,7 +267,7 @@ class Limits:
         return name
 
     def _tell(self, limit: str, account: Account, what: str) -> None:
-        """Log that a limit is reached; the same line of the same client at most once a minute."""
+        """Log that a limit is reached. The same line about the same client is logged at most once a minute."""
         if self._throttle.allows(limit, what, account.name):
             limit_of = account.limits[limit.split("_per_" + account.whose)[0]]
             logger.warning("%s %s: %s=%d", account.name, what, limit, limit_of)
@@ -277,7 +277,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ONE_HOLDER_BITS = 64
-"""The holder of an IPv6 address usually has all addresses that share this many leading bits."""
+"""The number of leading bits that one holder's IPv6 addresses have in common. A holder usually has all addresses with
+the same 64 leading bits."""
 
 
 def _address_of(host: str) -> _Address | None:

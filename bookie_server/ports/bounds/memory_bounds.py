@@ -26,7 +26,7 @@ MESSAGE_ROOM_BYTES = 256 << 20
 """The maximum size of all long messages that are being received on the direct lane."""
 
 ANSWER_BYTES_MAX = 64 << 20
-"""The maximum size of all control answers that wait for clients; fences may use a quarter more."""
+"""The maximum size of all control answers that wait for clients, in bytes. Answers to fences may use a quarter more."""
 
 _FILES_WANTED = 1 << 16
 """The number of open files to request from the system if it sets no hard limit, or a higher one."""
@@ -35,11 +35,11 @@ _GROWTH = 64 << 20
 _NO_LIMIT = 1 << 63
 
 HELLO_TIMEOUT_S = 10.0
-"""A client that sends nothing for this many seconds after it has opened a stream is disconnected."""
+"""The number of seconds after which a client is disconnected that has opened a stream and sends nothing."""
 
 WRITE_TIMEOUT_S = 60.0
-"""A client that reads none of its answers for this many seconds is disconnected. It is disconnected sooner if other
-streams wait for the memory."""
+"""The number of seconds after which a client is disconnected that reads none of its answers. It is disconnected sooner
+if other streams wait for the memory."""
 
 GRACE_S = 2.0
 """The seconds that the last answers of an ending stream may take to be written."""
@@ -144,7 +144,7 @@ def connections_allowed(wanted: int, files_kept: int) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process; 0 if the system does not report it."""
+    """Return the resident memory of this process in bytes, or 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -38,7 +38,7 @@ _STREAM_FACTOR = 4  # evidence is refused when this many times ``waiting_max`` w
 
 
 class ControlStream(LaneStream):
-    """Fences, LAC reads and writes, watches: small calls, each with its own deadline."""
+    """The stream of small calls: fences, LAC reads and writes, and watches. Each call has its own deadline."""
 
     name = "Control"
     request_type = lane_pb2.ControlRequest

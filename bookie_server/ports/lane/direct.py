@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The direct lane's server: a listening socket, and a connection for each stream of a client.
+"""The server of the direct lane. It has a listening socket, and a connection for each stream of a client.
 
 ``streams.py`` interprets the messages. This file bounds the time for the first message, for a message that has begun,
 and for answers that the client does not read.
@@ -34,7 +34,7 @@ from bookie_server.ports.sockets import Acceptor, Timers, listening_socket, peer
 logger = logging.getLogger(__name__)
 
 _LEAVING_BYTES = 32 << 10
-"""Short answers are sent together until they have this many bytes."""
+"""The number of bytes up to which short answers are sent together."""
 
 CREEPING_S = 10.0
 """The seconds that a long message may take to arrive while other connections wait for room."""
@@ -171,7 +171,8 @@ class _Connection:
 
     @property
     def reading_since(self) -> float:
-        """As in ``ClientStream``, but only while a message has begun: one that has not holds no memory here."""
+        """The loop's time when the connection began to wait for the rest of a message. It is infinite while no message
+        has begun, because such a stream holds no memory here."""
         return self._socket.waiting_since
 
     @property
@@ -219,7 +220,7 @@ class _Connection:
         self._read()
 
     def is_late(self, now_s: float) -> bool:
-        """Return whether the message does not arrive, or arrives too slowly."""
+        """Return whether a message has stopped arriving, or arrives too slowly."""
         return now_s - self.reading_since > SILENT_S or now_s - self._has_room_since > CREEPING_S
 
     def _read(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gRPC lane's server: one port, and for each stream a task that reads and a task that writes.
+"""The server of the gRPC lane. It has one port, and for each stream a task that reads and a task that writes.
 
-For gRPC a message is raw bytes; ``streams.py`` interprets it.
+For gRPC a message is raw bytes, which ``streams.py`` interprets.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class GrpcServer:
 
 
 def _credentials(port_tls: PortTls) -> Any:
-    """Return gRPC's credentials, which check for each connection whether the files have changed. gRPC can ask all
-    clients for a certificate or none, so where a certificate is optional it asks none."""
+    """Return gRPC's credentials, which check for each connection whether the files have changed. gRPC can request a
+    certificate from all clients or from none. If a certificate is optional, it requests none."""
     tls = port_tls.tls
     before: list[Pem] = []
 

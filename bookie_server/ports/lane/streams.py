@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams of a lane on the bookie's side: they turn messages into events, and effects into messages (RULES L1 to
-L6). This file has their common part, and the streams for adds and reads; the control stream is in
+"""Has the bookie's side of a lane's streams, which turn messages into events, and effects into messages (RULES L1 to
+L6). This file has the code that all streams share, and the streams for adds and reads. The control stream is in
 ``control_stream.py``.
 
-There is no socket here: the driver calls :meth:`LaneStream.receive` and writes the results of
-:meth:`LaneStream.next_message`. The acks of one turn of the loop are sent in one message; frames are not copied.
+The streams have no socket. The driver calls :meth:`LaneStream.receive` and writes the results of
+:meth:`LaneStream.next_message`. The acks of one turn of the loop are sent in one message, and frames are not copied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from bookie_server.ports.bounds.memory_bounds import AnswerRoom
 logger = logging.getLogger(__name__)
 
 MESSAGE_BYTES_MAX_SHORT = 256 << 10
-"""The maximum size of a message without frames. A hint of ten thousand deleted ledgers fits."""
+"""The maximum size, in bytes, of a message without frames. A hint about ten thousand deleted ledgers fits."""
 
 ADD_REST_BYTES_MAX = 1 << 20
 """The maximum size of the part of an add message that is not frames. The bookie's loop does nothing else while it
@@ -63,7 +63,8 @@ _ENDS_OF_A_MESSAGE = 8192
 _RECOVERS = "attach RECOVER"
 
 _LOOK_S = 60.0
-"""The longest time between two checks of the grants of sessions. It is short because the system's clock may be set."""
+"""The longest time, in seconds, between two checks of the grants of sessions. It is short because the system's clock
+may be set."""
 
 _TELL_CLIENT = 'set security="secure" in the client (Spark: option security, bk: --security)'
 
@@ -85,11 +86,11 @@ class BookieFacts:
     answers: AnswerRoom = field(default_factory=AnswerRoom)
     """The bound on control answers of all streams."""
     authority: Authority | None = None
-    """The authority over the rights of clients; None in mode ``open``."""
+    """The object that decides the rights of clients, or None in mode ``open``."""
     port_tls: PortTls | None = None
-    """The TLS and authentication of the ports; None without TLS."""
+    """The TLS and authentication of the ports, or None without TLS."""
     limits: Limits | None = None
-    """The limits of clients; None without limits."""
+    """The limits of clients, or None without limits."""
     audit: AuditLog | None = None
     refusals: LogThrottle = field(default_factory=LogThrottle)
     """Limits repeated log lines about refused clients."""
@@ -135,7 +136,8 @@ class LaneStream:
     """The maximum size of a message without its frames."""
 
     waiting_max = 0
-    """If more answers than this wait for the client, nothing is received. The unit is that of ``waiting``."""
+    """The maximum number of waiting answers while messages are received. Above it, nothing is received. The unit is
+    that of ``waiting``."""
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         self.engine, self.facts, self.principal = engine, facts, principal
@@ -216,8 +218,8 @@ class LaneStream:
         return not reason
 
     def _hello_problem(self, said: lane_pb2.Hello | None) -> tuple[Reason, str]:
-        """Return why the hello is refused; the reason is 0 if it is not. Raises AuthenticationError for a client that
-        is not let in."""
+        """Return the reason why the hello is refused, and a text. The reason is REASON_NONE if the hello is accepted.
+        Raises AuthenticationError for a client that is not admitted."""
         facts = self.facts
         if said is None:
             return Reason.BAD_REQUEST, "the first message carries no hello"
@@ -241,7 +243,8 @@ class LaneStream:
         return Reason.REASON_NONE, ""
 
     def _enter(self) -> Refusal:
-        """Count the stream for the client's limits. Return why it is refused; the reason is 0 if it is not."""
+        """Count the stream for the client's limits. Return the refusal, whose reason is REASON_NONE if the stream is
+        accepted."""
         if self.facts.limits is not None:
             try:
                 self.share = self.facts.limits.enter(self.principal)
@@ -258,8 +261,8 @@ class LaneStream:
             self.facts.audit.say(did, outcome_of(reason), lane=self.lane, why=why, **self.principal.as_event(), **to)
 
     def over_limit(self, kind: RequestKind) -> str:
-        """Charge the client for a request. Return why it is refused because the client asks too much; empty if it is
-        accepted."""
+        """Charge the client for a request. Return why it is refused because the client sends too many requests, or an
+        empty text if it is accepted."""
         if self.share is None:
             return ""
         why = self.share.refuses(kind)
@@ -287,7 +290,7 @@ class LaneStream:
             self.cut(message)
 
     def cut(self, message: str) -> None:
-        """End the stream at once; queued answers are lost."""
+        """End the stream immediately. Queued answers are lost."""
         if not self.was_cut:
             logger.info("stream %d is cut: %s", self.stream, message)
             self.was_cut = True
@@ -336,7 +339,7 @@ class LaneStream:
                     self._flow()
 
     def refused(self, operation: str, ledger_id: LedgerId = NO_LEDGER) -> Refusal | None:
-        """Return why the client may not do this with a ledger; None if it may."""
+        """Return why the client may not do this with a ledger, or None if it may."""
         if self.gate is None:
             return None
         found = self.gate.refusal(NEEDS[self.name].get(operation), ledger_id)
@@ -363,13 +366,13 @@ class LaneStream:
         raise NotImplementedError
 
     def next_message(self) -> LaneMessage | None:
-        """Return the queued answers that fit one message; None if there are none."""
+        """Return the queued answers that fit into one message, or None if there are none."""
         raise NotImplementedError
 
 
 class AddStream(LaneStream):
-    """A stream for adds: frames come in, acks go out. Acks that wait for the writer are merged, because the newest
-    count of a session is enough."""
+    """The stream on which a client sends frames of adds and gets acks. Acks that wait for the writer are merged,
+    because the newest count of a session is enough."""
 
     name = "Add"
     request_type = lane_pb2.AddRequest
@@ -456,8 +459,8 @@ class AddStream(LaneStream):
         self._frames_paid = brought
 
     def _kind(self, share: ClientShare) -> RequestKind:
-        """Return the kind that adds count as. All adds of a stream with an open recovery count as recovery, as they do
-        in the machine."""
+        """Return the kind of request as which adds of this stream count. If a recovery is open on the stream, all its
+        adds count as recovery, as in the machine."""
         return RequestKind.RECOVER if share.recovers else RequestKind.ADD
 
     def _refuse_adds(self, why: str) -> None:
