@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie as a process: makes its parts, serves until SIGTERM, stops cleanly.
+"""Runs a bookie as a process: makes its parts, serves until SIGTERM, and stops cleanly.
 
 A start checks everything that can fail before it writes anything. It binds the ports before it touches the data
 directory, and it registers the bookie only when the bookie can answer.
@@ -63,10 +63,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_STORAGE_FAILED = 74
-"""Exit code after a failed sync (RULES S6): EX_IOERR of sysexits.h."""
+"""The exit code after a failed sync (RULES S6). It is EX_IOERR of sysexits.h."""
 
 EXIT_BUG = 70
-"""Exit code after a bug of ours: EX_SOFTWARE of sysexits.h."""
+"""The exit code after a bug in this program. It is EX_SOFTWARE of sysexits.h."""
 
 _START_AGAIN_S = 1.0
 """The seconds between two attempts to start while the metadata store does not answer."""
@@ -416,7 +416,7 @@ class Bookie:
         self.failed.set()
 
     async def stop(self) -> None:
-        """Leave the writable list, end the streams, make accepted frames durable, record the position, close
+        """Leave the writable list, end the streams, make accepted frames durable, record the position, and close
         everything. The admin port closes last."""
         self._view.stops = True
         try:

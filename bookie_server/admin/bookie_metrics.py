@@ -34,7 +34,7 @@ REQUESTS: dict[str, type[events.Event]] = {
     "watch_lac": events.WatchLacRequested,
     "delete_hint": events.DeleteHintRequested,
 }
-"""The values of the label ``kind``: an ``add`` is a message with frames of any number of entries."""
+"""The event of each value of the label ``kind``. An ``add`` is a message with frames of any number of entries."""
 
 _STORAGE_GAUGES = frozenset(
     {
@@ -137,8 +137,8 @@ METRICS: tuple[Metric, ...] = (
 
 
 def scrape(view: BookieView) -> str:
-    """Return the text of all metrics as they are now. Do not call this on the bookie's loop, because it waits for the
-    loop's answer about the indexes."""
+    """Return the text of all metrics. Do not call this on the bookie's loop, because it waits for the loop's answer
+    about the indexes."""
     found = Scrape(METRICS)
     for put in (_state, _clients, _process, _metadata, _disks, _garbage, _own_copies, _healing, _upkeep):
         put(found, view)
@@ -173,7 +173,7 @@ def _clients(found: Scrape, view: BookieView) -> None:
 
 
 def _metadata(found: Scrape, view: BookieView) -> None:
-    """Put the number of unreadable nodes of each kind, 0 if there are none, so that an alert has a series."""
+    """Put the number of unreadable nodes of each kind. It is 0 if there are none, so that an alert has a series."""
     nodes = {(node.kind, node.path) for each in tuple(view.unreadable) for node in each.nodes()}
     counts = Counter(kind for kind, _ in nodes)
     for kind in NodeKind:

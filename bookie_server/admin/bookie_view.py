@@ -20,7 +20,7 @@ from bookie_server.ports.bounds.clients import Clients
 
 
 class OwnCopiesView(Protocol):
-    """The bookie's own copies that are incomplete (decision 0053)."""
+    """The incomplete copies of the bookie itself (decision 0053)."""
 
     marked: int
     healed: int
@@ -30,7 +30,8 @@ class OwnCopiesView(Protocol):
     @property
     def lacking(self) -> Mapping[LedgerId, Lacking]: ...
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of ledgers that lack entries here: because of limbo, and for other reasons."""
+        """Return two numbers of ledgers that lack entries here: those that lack them because of limbo, and all
+        others."""
         ...
 
 
@@ -110,8 +111,8 @@ class BookieView:
         return self.availability.why_read_only if self.availability is not None else ""
 
     def why_full(self) -> str:
-        """Return why the bookie has no space for new entries; empty if it has. An order to be read-only does not
-        count."""
+        """Return why the bookie has no space for new entries, or an empty text if it has space. An order to be
+        read-only does not count."""
         return self.availability.why_full if self.availability is not None else ""
 
     def serves(self) -> bool:

@@ -118,8 +118,8 @@ class AdminPort:
         self._gatherer.stop()
 
     def _refusal(self, request: HttpRequest) -> HttpAnswer | None:
-        """Mode ``secure``: return the refusal for a client without the needed right, or None if the request is allowed.
-        Blocks."""
+        """Return the refusal for a client without the right that mode ``secure`` requires, or None if the request is
+        allowed. Blocks."""
         assert self._authority is not None
         need, identity = ADMIN.get((request.method, request.path)), request.principal.identity
         if need is None:
@@ -158,7 +158,7 @@ class AdminPort:
         return slow() if slow is not None else self._page.answer(request)
 
     def _told(self) -> dict[BookieId, ScrapedBookie | str]:
-        """Return this bookie's numbers for the page; nothing while it starts."""
+        """Return this bookie's numbers for the page. There are none while it starts."""
         view = self._view
         if not view.bookie_id:
             return {}

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 BEAT_S = 0.5
 """The seconds between two beats, by which the loop shows that it runs."""
 STALLED_S = 2.0
-"""A bookie is not ready if its loop has not run for this many seconds."""
+"""The number of seconds after which a bookie is not ready if its loop has not run."""
 DEAD_S = 30.0
-"""A bookie is not live if its loop has not run for this many seconds; its process should then be ended."""
+"""The number of seconds after which a bookie is not live if its loop has not run. Its process should then be ended."""
 READ_ONLY_S = 600.0
-"""A bookie is not ready if it has been full for this many seconds, because it will not free space by itself."""
+"""The number of seconds after which a full bookie is not ready, because it will not free space by itself."""
 
 
 @dataclass(slots=True)
 class BookieHealth:
-    """The state of a bookie now. ``read_only`` is the reason why it is full, empty if it is not; ``read_only_s`` is for
-    how long. ``silent_s`` is how long its loop has not run."""
+    """The state of a bookie now. ``read_only`` is the reason why it is full, or empty if it is not, and ``read_only_s``
+    the number of seconds for which it has been full. ``silent_s`` is the number of seconds for which its loop has not
+    run."""
 
     serves: bool
     stops: bool
@@ -31,11 +32,11 @@ class BookieHealth:
     silent_s: float = 0.0
 
     def not_live(self) -> str:
-        """Return why the process should be ended; empty if the bookie is alive."""
+        """Return why the process should be ended, or an empty text if the bookie is alive."""
         return f"the loop has not run for {self.silent_s:.0f} s" if self.silent_s >= DEAD_S else ""
 
     def not_ready(self) -> str:
-        """Return why the bookie is not ready for clients; empty if it is ready."""
+        """Return why the bookie is not ready for clients, or an empty text if it is ready."""
         if self.failed:
             return f"it answers nothing more: {self.failed}"
         if self.stops:
@@ -51,7 +52,7 @@ class BookieHealth:
 
 class Pulse:
     """Beats on the bookie's loop, and notes the time of the last beat. ``read_only`` returns why the bookie is full
-    now; empty if it is not."""
+    now, or an empty text if it is not."""
 
     def __init__(self, read_only: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._read_only, self._clock = read_only, clock
@@ -64,7 +65,7 @@ class Pulse:
 
     @property
     def silent_s(self) -> float:
-        """How long the loop has been late for its beat. Any thread may read it."""
+        """The number of seconds by which the loop is late for its beat. Any thread may read it."""
         return max(0.0, self._clock() - self._beat_at - BEAT_S)
 
     @property

@@ -26,7 +26,7 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 logger = logging.getLogger(__name__)
 
 VOTE_EVERY = 100
-"""During an audit the auditor confirms its election once in this many ledgers."""
+"""The number of ledgers in an audit after which the auditor confirms its election again."""
 
 AGAIN_S = 60.0
 """The seconds from an audit for a newly lost or drained bookie to a second audit. Within them, writers with an older

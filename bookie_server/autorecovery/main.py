@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The auditor and the workers as a process without a bookie: ``bk autorecovery``."""
+"""Runs the auditor and the workers as a process without a bookie (``bk autorecovery``)."""
 
 from __future__ import annotations
 
@@ -74,9 +74,10 @@ class AutoRecovery:
             await asyncio.to_thread(self.auditor.withdraw)
 
     async def _check(self) -> None:
-        """If this process is the auditor, check every copy of every closed ledger, once in ``check_s``. The ids are
-        read one at a time, never as a whole list. A recorded time of the last check that lies in the future is ignored,
-        because a clock was wrong when it was written."""
+        """If this process is the auditor, and the last check ended at least ``check_s`` ago, check every copy of every
+        closed ledger. In a cluster without any check, the first one begins after ``check_s``. The ids are read one at a
+        time, never as a whole list. A recorded time of the last check that lies in the future is ignored, because a
+        clock was wrong when it was written."""
         store, config = self._client.store, self._config
         if not config.check_s or not self.auditor.elected or not await asyncio.to_thread(store.replication_enabled):
             return

@@ -51,8 +51,8 @@ Source = Callable[[], Awaitable[Sequence[LedgerId]]]
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """The missing entries of this bookie's copy of a ledger. ``limbo``: they are missing because of limbo. ``since_s``
-    is the time when the copy was first found incomplete, in seconds since 1970."""
+    """The missing entries of this bookie's copy of a ledger. ``limbo`` says whether they are missing because of limbo.
+    ``since_s`` is the time when the copy was first found incomplete, in seconds since 1970."""
 
     ranges: tuple[EntryRange, ...]
     limbo: bool
@@ -66,15 +66,15 @@ class Lack:
 
 
 class SuspectsOfIndexes:
-    """The source of suspects for a bookie with these indexes: the ledgers that they find damaged and, at the first
-    call, those in limbo. It is used on the indexes' loop."""
+    """The source of suspects for a bookie with these indexes. The suspects are the ledgers that the indexes find
+    damaged and, at the first call, those in limbo. It is used on the indexes' loop."""
 
     def __init__(self, indexes: Sequence[LedgerIndex], store: MetadataStore, bookie_id: BookieId) -> None:
         self._indexes, self._store, self._bookie_id = indexes, store, bookie_id
         self._begun = False
 
     async def __call__(self) -> list[LedgerId]:
-        """Return the new suspects. Raises the errors of the store; then the next call returns these suspects."""
+        """Return the new suspects. Raises the errors of the store, and the next call then returns these suspects."""
         in_limbo = [] if self._begun else await self._in_limbo()
         self._begun = True
         return [*in_limbo, *(ledger_id for index in self._indexes for ledger_id in index.take_suspects())]
@@ -220,7 +220,7 @@ class OwnCopies:
             logger.info("ledger %d is complete here", ledger_id)
 
     def _note(self, ledger_id: LedgerId, lack: Lack | None) -> Lack | None:
-        """Set or remove what the copy of a ledger lacks, and return the former value."""
+        """Set or remove the missing entries of the copy of a ledger, and return the former value."""
         known = self.lacking.pop(ledger_id, None)
         if known is not None:
             self._kinds[known.limbo] -= 1

@@ -11,13 +11,13 @@ from bk_core.errors import InvalidArgumentError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoRecoveryConfig:
     """The settings of auto-recovery. ``replication_bytes_per_s`` bounds the rate at which all repairs of this process
-    read and copy; 0: no bound. ``repairs_max`` bounds the repairs at once. ``lost_bookie_delay_s`` is how long a bookie
-    may be away before it counts as lost; a delay that is set for the whole cluster (``bk replication delay``) wins.
-    ``open_ledger_grace_s`` is how long the writer of an open ledger has to replace a lost bookie itself. A blocked
-    repair is tried again after ``retry_s``, and then less and less often, at least every ``retry_max_s``. Marks,
-    bookies and the election are read every ``poll_s``. All ledgers are audited when a bookie is lost or drained, a
-    minute after that, and every ``rescan_s``. Every ``check_s`` the auditor reads each copy of each closed ledger and
-    compares the digests, under the same rate; 0: never."""
+    read and copy; 0 means no bound. ``repairs_max`` bounds the number of repairs at the same time.
+    ``lost_bookie_delay_s`` is the time for which a bookie may be away before it counts as lost; a delay that is set for
+    the whole cluster (``bk replication delay``) replaces it. ``open_ledger_grace_s`` is the time that the writer of an
+    open ledger has to replace a lost bookie itself. A blocked repair is tried again after ``retry_s``, and then after
+    longer and longer pauses, up to ``retry_max_s``. Marks, bookies and the election are read every ``poll_s``. All
+    ledgers are audited when a bookie is lost or drained, a minute after that, and every ``rescan_s``. Every ``check_s``
+    the auditor reads each copy of each closed ledger and compares the digests, under the same rate; 0 means never."""
 
     replication_bytes_per_s: float = 100e6
     repairs_max: int = 8

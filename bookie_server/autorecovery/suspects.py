@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which of its own copies a bookie checks, and when, and what such a copy lacks (decision 0053). Pure; the time
-is an argument."""
+"""Decides which of its own copies a bookie checks and when, and finds the entries that such a copy lacks (decision
+0053). Pure; the time is an argument."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
 
 LOOK_AGAIN_S = 60.0
-"""The time from a mark until the ledger is checked again. Each further mark doubles it, up to ``LOOK_AGAIN_MAX_S``."""
+"""The number of seconds from a mark until the ledger is checked again. Each further mark doubles it, up to
+``LOOK_AGAIN_MAX_S``."""
 LOOK_AGAIN_MAX_S = 3_600.0
 NOT_NAMED_LOOKS = 10
 """The number of checks of a damaged copy that the ledger's record does not assign to this bookie. They take five hours,
@@ -57,8 +58,8 @@ class Suspects:
         return found
 
     def again(self, ledger_id: LedgerId, now_s: float, *, tried: bool) -> None:
-        """Schedule the next check of a copy that is not known to be complete. ``tried``: a mark was made for it, or it
-        could not be judged. Each ``tried`` after the first doubles the time."""
+        """Schedule the next check of a copy that is not known to be complete. ``tried`` means that a mark was made for
+        the copy, or that it could not be judged. Each ``tried`` after the first doubles the time."""
         suspect = self._suspects[ledger_id]
         suspect.times += tried
         suspect.due_s = now_s + min(LOOK_AGAIN_S * 2 ** max(suspect.times - 1, 0), LOOK_AGAIN_MAX_S)
@@ -105,7 +106,7 @@ class OwnPart:
 
 
 def own_parts(record: LedgerMetadata, bookie_id: BookieId) -> list[OwnPart]:
-    """Return the parts of a ledger that this bookie must hold; none if the record does not name it."""
+    """Return the parts of a ledger that this bookie must hold. There are none if the record does not name it."""
     sizes = record.ensemble_size, record.write_quorum_size
     parts = [
         OwnPart(fragment.first_entry_id, record.last_entry_of(at), fragment.ensemble.index(bookie_id), *sizes)

@@ -43,7 +43,8 @@ writers of open ledgers."""
 
 @dataclass(slots=True)
 class PutOff:
-    """A blocked repair: why, until when it waits, and how often it was postponed."""
+    """A blocked repair. It has the reason, the time until which the repair waits, and the number of times that it was
+    postponed."""
 
     why: str
     until: float
@@ -83,7 +84,7 @@ class SharedLook:
 
 
 class Workers:
-    """All repairs of this process. ``put_off`` has the blocked ones."""
+    """Has all repairs of this process. ``put_off`` has the blocked repairs."""
 
     def __init__(self, client: BookKeeper, owner: str, presence: Presence, config: AutoRecoveryConfig) -> None:
         self._client, self._owner, self._presence, self._config = client, owner, presence, config
@@ -105,7 +106,7 @@ class Workers:
 
     @property
     def _in_hand(self) -> set[LedgerId]:
-        """Ledgers whose locks this process is taking, holding or giving back."""
+        """The ledgers whose locks this process is taking, holding or releasing."""
         return {*self._tasks, *(() if self._checked is None else (self._checked,))}
 
     async def look(self) -> None:
@@ -251,7 +252,7 @@ class Workers:
         return present.for_repair(bookies.quarantined, bookies.landscape)
 
     async def stop(self) -> None:
-        """End all repairs. Their marks stay, and their locks are given back."""
+        """End all repairs. Their marks remain, and their locks are released."""
         self._is_stopped = True
         tasks = list(self._tasks.values())
         for task in tasks:

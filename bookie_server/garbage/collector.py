@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which ledgers are deleted, and which copies of ledgers a bookie may drop. A pure machine: events in, effects
-out; no clock, thread or I/O (RULES S9).
+"""Decides which ledgers are deleted, and which copies of ledgers a bookie may drop. It is a pure machine that takes
+events and returns effects, without clock, thread or I/O (RULES S9).
 
 A ledger becomes a *candidate* when a client hints at it, or when a full comparison of the held ledgers with the
 metadata store's list does not find it. Neither is proof: any client can send a hint, and a list may be incomplete. So a
@@ -9,7 +9,7 @@ follows after the grace period. Only if both looks find the ledger gone, in one 
 ``sync()``, is it forgotten. After an error or in another session the first look is repeated. A record that exists ends
 the candidacy.
 
-A candidate may also live elsewhere: its record is closed and names this bookie nowhere, because its copy was moved. If
+A candidate may also live elsewhere: its record is closed and does not name this bookie, because its copy was moved. If
 both looks find that, this bookie gives up its copy, under the lock for repairs of the ledger. Such ledgers are found by
 a hint from the client that moved them, and by a periodic comparison that also reads the records.
 
@@ -77,7 +77,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class LookFailed:
-    """The look failed; nothing is known about any of its ledgers."""
+    """The look failed, so nothing is known about any of its ledgers."""
 
     look: int
 
@@ -160,8 +160,8 @@ class CollectorConfig:
 
 @dataclass(slots=True, eq=False)
 class _Looked:
-    """Candidates that are looked up together. ``session`` is the one in which the first look found all of them gone or
-    ``elsewhere``."""
+    """Candidates that are looked up together. ``session`` is the session in which the first look found all of them gone
+    or ``elsewhere``."""
 
     ledger_ids: tuple[LedgerId, ...]
     session: int | None = None
@@ -255,7 +255,7 @@ class Collector:
         self._effects.append(GarbageLook(self._looks_begun, taken))
 
     def _answered(self, look: int) -> _Looked | None:
-        """Return the candidates of a look that was answered; None if no answer was awaited."""
+        """Return the candidates of a look that was answered, or None if no answer was awaited."""
         batch = self._looks.get(look)
         if batch is None or not batch.under_way:
             return None

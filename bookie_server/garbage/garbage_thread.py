@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that finds deleted ledgers: it carries out the effects of the collector (RULES S9, M2).
+"""The thread that finds deleted ledgers. It carries out the effects of the collector (RULES S9, M2).
 
 Every look and comparison begins with ``sync()`` and is made in one session. Before and after it, the thread checks that
 the store is the one with which this bookie started: it reads the INSTANCEID and the record of this start at
 ``<root>-bookies/<id>``, and both must be the same. Otherwise the result does not count. So nothing is deleted if the
 root is gone, if another cluster has the same address, or if the store was restored from a backup older than this start.
-Any error ends the look; the collector tries again later.
+Any error ends the look, and the collector tries again later.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ _LOOP_TIMEOUT_S = 30.0
 
 
 class StoreEvidence:
-    """Reads evidence about ledgers from the store, and raises an error where nothing is certain. Its calls block; only
-    one thread may use it at a time.
+    """Reads evidence about ledgers from the store, and raises an error where nothing is certain. Its calls block, and
+    only one thread may use it at a time.
 
     ``incarnation`` and ``boot_count`` are those of this start, as the bookie recorded them in the store.
     """
@@ -66,7 +66,7 @@ class StoreEvidence:
         self._locked: set[LedgerId] = set()  # ledgers whose lock we hold, or may hold
 
     def look(self, ledger_ids: Sequence[LedgerId], look: int = 0) -> gc.Looked:
-        """Look up each ledger by its id. Raises BookKeeperError; then nothing is known about any of them."""
+        """Look up each ledger by its id. Raises BookKeeperError, after which nothing is known about any of them."""
         session = self._begin()
         gone: set[LedgerId] = set()
         found: dict[LedgerId, int] = {}

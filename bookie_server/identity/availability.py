@@ -77,12 +77,12 @@ class Availability:
 
     @property
     def registered(self) -> bool:
-        """Whether a registration was made; it may have been lost since the last check."""
+        """Whether a registration was made. It may have been lost since the last check."""
         return self._registered is not None and not self._ending
 
     @property
     def why_read_only(self) -> str:
-        """Why the bookie takes no new entries; empty if it takes them."""
+        """The reason why the bookie takes no new entries, or empty if it takes them."""
         return "; ".join(filter(None, (self._ordered, self.why_full)))
 
     @property
@@ -91,12 +91,12 @@ class Availability:
 
     @property
     def why_full(self) -> str:
-        """Why there is no room for new entries, regardless of orders; empty if there is room."""
+        """The reason why there is no room for new entries, regardless of orders, or empty if there is room."""
         return "; ".join(watch.why for watch in self._watches) if self._is_full else ""
 
     @property
     def usages(self) -> Sequence[tuple[str, Usage, bool]]:
-        """The path of each data directory, its usage at the last check, and whether it is read-only."""
+        """The path of each data directory, its usage at the last check, and whether the directory is read-only."""
         watched = zip(self._paths, self._watches, strict=True)
         return [(path, watch.usage, watch.read_only) for path, watch in watched]
 

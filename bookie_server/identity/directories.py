@@ -238,8 +238,8 @@ class _Opening:
         return None
 
     def _state_problem(self, directory: DataDirectory) -> BookieIdentityError | None:
-        """Return why this directory may lack acknowledged data, because it is older than the store's record (RULES S8);
-        None if it is not."""
+        """Return why this directory may lack acknowledged data, because it is older than the store's record (RULES S8).
+        Return None if it is not older."""
         identity = directory.identity
         if directory.has_mark(LOSS_NAME):
             return BookieIdentityError(

@@ -27,7 +27,7 @@ Position: TypeAlias = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class KnownDirectory:
     """The record about one directory. ``boot_count`` is that of its last start, or 0 if it never served. Everything
-    below ``position`` in its log was once durable; (0, 0) if nothing is known."""
+    below ``position`` in its log was once durable. ``position`` is (0, 0) if nothing is known."""
 
     boot_count: int = 0
     position: Position = (0, 0)
@@ -44,7 +44,7 @@ class KnownState:
 
 
 def read_known_state(store: MetadataStore, bookie_id: BookieId) -> KnownState:
-    """Read the record of a bookie; the result is empty if there is none. Raises MetadataCorruptError, and errors of the
+    """Read the record of a bookie. The result is empty if there is none. Raises MetadataCorruptError, and errors of the
     store."""
     record = store.read_bookie_state(bookie_id)
     if record is None:

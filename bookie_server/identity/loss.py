@@ -69,7 +69,7 @@ def distrust(store: MetadataStore, bookie_id: BookieId, parts: Sequence[Part], s
 
 
 def _homes(named: Iterable[LedgerId], parts: Sequence[Part], suspects: Collection[int]) -> dict[int, list[LedgerId]]:
-    """Return the ledgers to put in limbo, by the number of the directory. A ledger that is in none goes to a
+    """Return the ledgers to put in limbo, by the number of the directory. A ledger that is in no directory goes to a
     suspect."""
     found: dict[LedgerId, int] = {}
     for number, (index, _) in enumerate(parts):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bookie's addresses, and the record that it publishes with its registration (RULES S8, M3, E3)."""
+"""Finds the bookie's addresses, and makes the record that it publishes with its registration (RULES S8, M3, E3)."""
 
 from __future__ import annotations
 

@@ -55,10 +55,11 @@ ANSWER_BYTES_MAX = 4 << 20
 
 _LINGER_S = 0.5
 _LINGER_BYTES = 64 << 10
-"""After an answer has left, the server still receives for at most ``_LINGER_S`` seconds and ``_LINGER_BYTES`` bytes. A
-close while received bytes are unread would reset the connection and destroy the answer."""
+"""After it has sent an answer, the server still receives for at most ``_LINGER_S`` seconds and ``_LINGER_BYTES`` bytes.
+A close while received bytes are unread would reset the connection and destroy the answer."""
 _AT_ONCE_BYTES = 4 << 10
-"""The kernel accepts an answer of up to this many bytes at once, whether the client reads it or not."""
+"""The size of an answer, in bytes, up to which the kernel accepts it immediately, whether the client reads it or
+not."""
 _TURNS = 4
 """The turns of the loop after which an accepted connection has its transport and is in ``_open``."""
 
@@ -103,7 +104,7 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpRefused(Exception):
-    """The port does not serve this request. ``answer`` says so to the client."""
+    """The error for a request that the port does not serve. ``answer`` is the answer to the client."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -274,7 +275,8 @@ class HttpServer:
             raise
 
     def _client(self, writer: asyncio.StreamWriter) -> tuple[Principal, str]:
-        """Return the client's identity, and why it gets only the free paths; empty if it may ask for every path."""
+        """Return the client's identity, and the reason why it gets only the free paths, or an empty text if it may
+        request every path."""
         tls, certificate = self._tls, writer.get_extra_info("peercert")
         at = writer.get_extra_info("peername")
         stranger = Principal(f"{at[0]}:{at[1]}" if at else "a client that is gone")
@@ -288,7 +290,8 @@ class HttpServer:
             return stranger, said_to_client(error)
 
     def _with_token(self, request: HttpRequest, principal: Principal, not_let_in: str) -> tuple[Principal, str]:
-        """Do as :meth:`_client`, with the request's token. A token does not make up for a refused certificate."""
+        """Do the same as :meth:`_client`, with the request's token. A token does not make up for a refused
+        certificate."""
         if self._tls is None or not request.token or not_let_in not in ("", NEEDS_TOKEN):
             return principal, not_let_in
         try:
@@ -370,7 +373,7 @@ class HttpServer:
         return HttpAnswer(401 if self._tls.wants_tokens else 403, f"{why}\n")
 
     def _too_often(self, principal: Principal) -> str:
-        """Charge the client for a request. Return why it must wait instead; empty if it need not."""
+        """Charge the client for a request. Return why it must wait instead, or an empty text if it need not."""
         share = self._limits.enter(principal) if self._limits is not None else None
         if share is None:
             return ""

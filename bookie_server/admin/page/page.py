@@ -101,7 +101,7 @@ class Page:
         return self._files.get(request.path)
 
     def has(self, path: str) -> bool:
-        """Return whether :meth:`answer` has an answer for this path; it may take time."""
+        """Return whether :meth:`answer` has an answer for this path. The answer may take time."""
         return path in self._parts
 
     def answer(self, request: HttpRequest) -> HttpAnswer:

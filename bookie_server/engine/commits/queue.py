@@ -175,7 +175,7 @@ class CommitQueue:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Have :meth:`take` return None once the queue is empty."""
+        """Make :meth:`take` return None once the queue is empty."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()

@@ -38,8 +38,8 @@ def blocks_of(records: int, dtype: np.dtype[np.void]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockFile:
-    """A file of such blocks: ``what`` it is in words, the directory's incarnation, and the number in the file's
-    name."""
+    """A file of checked blocks. ``what`` describes it in errors, ``incarnation`` is the directory's incarnation, and
+    ``number`` the number in the file's name."""
 
     what: str
     incarnation: bytes

@@ -29,7 +29,7 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import placement_stamp
 
 ENTRIES_MAX = 16
-"""The maximum number of entries that are cut out. For more entries two reads do not pay."""
+"""The maximum number of entries that are cut out of a frame. For more entries, two reads cost more than they save."""
 
 _HEAD_BYTES = 16 << 10  # the columns of two thousand entries
 

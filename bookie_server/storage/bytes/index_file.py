@@ -57,8 +57,8 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexSections:
-    """The decoded header block: how many blocks and records each section has. Ranges are (offset, bytes) in the
-    file."""
+    """The decoded header of an ``.idx``, with the numbers of blocks and records in each section. A range is a pair of
+    an offset and a size in the file."""
 
     header: IndexHeader
     index_blocks: int
@@ -106,7 +106,7 @@ def pack_state(ledger_id: int, kind: int, payload: bytes) -> bytes:
 
 
 class StateCollector:
-    """The state records of one segment, folded: of a ledger's LAC records only the newest is kept."""
+    """Collects the state records of one segment. Of the LAC records of a ledger it keeps only the newest."""
 
     __slots__ = ("_lacs", "_records")
 

@@ -28,7 +28,7 @@ LAST_IS_RUN, LAC_IS_RUN = 1, 2
 """The bits of a summary record: whether the place of the last entry, or of the greatest LAC, is a run."""
 RUN_BYTES_MAX = LARGE_FRAME_BYTES
 RUN_GAP_MAX = BLOCK
-"""The maximum number of bytes between two frames of a run; a read of the run reads these, too."""
+"""The maximum number of bytes between two frames of a run, because a read of the run also reads these bytes."""
 _STRIPE_BITS = 10
 _STRIPE_MASK = (1 << _STRIPE_BITS) - 1
 

@@ -81,8 +81,8 @@ class FrameTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Copies:
-    """Frames to be written, and their index records without offsets, in the same order. ``joined`` is how many frames
-    went into joined ones."""
+    """Frames to be written, and their index records without offsets, in the same order. ``joined`` is the number of
+    frames that became parts of joined frames."""
 
     frames: Sequence[Buffer]
     rows: Rows

@@ -40,11 +40,12 @@ class RunMembers(NamedTuple):
 
 Membership: TypeAlias = Striping | Runs
 Frame: TypeAlias = tuple[int, int, Membership | None]
-"""The first and last id of a frame, and which ids between them it holds; None: all."""
+"""The first and the last id of a frame, and the ids between them that it holds. None means that it holds all of
+them."""
 
 
 def striping_of(frame: bytes | bytearray | memoryview, header: FrameHeader) -> Striping | None:
-    """Return the striping of a STRIPED frame; None for other frames."""
+    """Return the striping of a STRIPED frame, or None for another frame."""
     if not header.flags & STRIPED:
         return None
     ensemble_size, write_quorum, index, _, _ = STRIPE_PREFIX.unpack_from(frame, FRAME_HEADER_BYTES)

@@ -107,13 +107,13 @@ class _Found:
 
 
 _Region: TypeAlias = tuple[int, int, int]
-"""The offset, the size and the number of frames of a group; −1 frames: bytes without a group header."""
+"""The offset, the size and the number of frames of a group. The number is −1 for bytes without a group header."""
 
 
 class SegmentScanner:
-    """Scans one segment up to ``size``; ``fetch`` reads bytes of it, by size and offset. For a sealed segment
-    ``durable`` is the end of its data by its index, whatever happened to its group headers. With None the group headers
-    determine it."""
+    """Scans one segment up to ``size``. ``fetch`` reads bytes of it, by size and offset. For a sealed segment
+    ``durable`` is the end of its data by its index, even if its group headers are damaged. With None the group headers
+    determine the end."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class SegmentScanner:
             (result.damage if offset < result.durable else result.tail).append((offset, size, what))
 
     def _refused_end(self, regions: Iterable[_Region]) -> int:
-        """Return the end of the last of these regions in which the disk refuses a block; 0 if there is none."""
+        """Return the end of the last of these regions in which the disk refuses a block, or 0 if there is none."""
         ends = (offset + size for offset, size, _ in regions if self._is_refused(offset, size))
         return max(ends, default=0)
 
@@ -243,8 +243,8 @@ class SegmentScanner:
         return None
 
     def _torn_end(self, position: int) -> int:
-        """Return the end of the blocks that a torn last group of this life left from ``position`` on; ``position`` if
-        there is no sign of such a group."""
+        """Return the end of the blocks that a torn last group of this life left from ``position`` on. Return
+        ``position`` if there is no sign of such a group."""
         data = memoryview(self._read(min(GROUP_BYTES_MAX, self._size - position), position))
         frames = self._hunt_frames(data, position)
         ends = [min(len(data), round_up(at + header.size, BLOCK)) for at, header, _ in frames]
@@ -303,8 +303,8 @@ class SegmentScanner:
         return seen
 
     def _frame_at(self, data: memoryview, at: int, offset: int) -> tuple[FrameHeader, bool] | None:
-        """Return the header of the frame at ``at``, and whether its payload is right; None if its stamp or header is
-        wrong."""
+        """Return the header of the frame at ``at``, and whether its payload is right. Return None if its stamp or
+        header is wrong."""
         columns_bytes, payload_bytes = _SIZES.unpack_from(data, at + _SIZES_OFFSET)
         frame = data[at : at + FRAME_HEADER_BYTES + columns_bytes + payload_bytes]
         if frame_tag(frame) != placement_stamp(self._incarnation, self._generation, offset + at, frame[52:60]):

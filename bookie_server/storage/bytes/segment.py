@@ -37,7 +37,8 @@ _NAME = re.compile(r"([0-9a-f]{16})\.(segment|idx|free|unsealed)")
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """The first block of a segment. ``incarnation`` is 16 bytes; ``newest_sealed`` is 0 if none was sealed."""
+    """The header in the first block of a segment. ``incarnation`` has 16 bytes. ``newest_sealed`` is 0 if no segment
+    was sealed before."""
 
     generation: int
     incarnation: bytes
@@ -49,7 +50,8 @@ class SegmentHeader:
 
 
 class GroupHeader(NamedTuple):
-    """The first 64 bytes of a group. ``frames`` 0: an idle group that only records the position (RULES S3)."""
+    """The header in the first 64 bytes of a group. If ``frames`` is 0, the group is idle and only records the position
+    (RULES S3)."""
 
     generation: int
     number: int

@@ -46,8 +46,8 @@ class LostEntries:
 
 @dataclass(slots=True)
 class LedgerFindings:
-    """The findings about one ledger that is not deleted. ``first`` and ``last`` bound the stored entries; −1 without
-    entries. ``trouble`` is the reason to answer UNKNOWN for entries that are not found; empty if there is none."""
+    """The findings about one ledger that is not deleted. ``first`` and ``last`` bound the stored entries, and are −1
+    without entries. ``trouble`` is the reason to answer UNKNOWN for entries that are not found, or empty."""
 
     ledger_id: LedgerId
     first: EntryId = -1
@@ -60,8 +60,9 @@ class LedgerFindings:
 
 @dataclass(slots=True)
 class DirectoryFindings:
-    """The findings about a whole directory. ``verified``: every frame was read; otherwise only indexes, and segments
-    without one. ``start`` is what the next start will report, and ``limbo`` why it will put every ledger in limbo."""
+    """The findings about a whole directory. If ``verified`` is True, every frame was read. Otherwise only indexes were
+    read, and segments without one. ``start`` is the report of the next start, and ``limbo`` the reason why that start
+    will put every ledger in limbo."""
 
     path: str
     verified: bool

@@ -26,22 +26,22 @@ COOKIE_NAME = "VERSION"
 IDENTITY_NAME = "IDENTITY"
 LOCK_NAME = "LOCK"
 LOSS_NAME = "LOSS"
-"""A mark file. It exists from the beginning of a start with lost data until all ledgers are in limbo; meanwhile nothing
-may be served."""
+"""The name of a mark file. It exists from the beginning of a start with lost data until all ledgers are in limbo.
+Meanwhile the bookie must serve nothing."""
 LIMBO_NAME = "LIMBO"
-"""A mark file. It exists from the moment when a start finds that state is lost until all of the loss is on record. It
-is set before the start writes anything that would hide the loss (RULES S8): the start's new segment looks like that of
-a new directory."""
+"""The name of a mark file. It exists from the moment when a start finds that state is lost until all of the loss is on
+record. The start sets it before it writes anything that would hide the loss (RULES S8), because the start's new segment
+looks like that of a new directory."""
 SEGMENTS_NAME = "segments"
 IDENTITY_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a data directory. ``incarnation`` is the text of a uuid, a new one for each directory ever
-    created. ``boot_count`` is how often the directory was opened. ``checkpoint`` is the number of the newest checkpoint
-    under which segments may have been recycled; 0: none. ``directories`` has the incarnations of all data directories
-    of the bookie, including this one, sorted; it is empty if this is the only one."""
+    """The identity of a data directory. ``incarnation`` is the text of a uuid, which is new for each directory ever
+    created. ``boot_count`` is the number of times that the directory was opened. ``checkpoint`` is the number of the
+    newest checkpoint under which segments may have been recycled, or 0 for none. ``directories`` has the incarnations
+    of all data directories of the bookie, including this one, sorted. It is empty if this is the only one."""
 
     bookie_id: str
     cluster: str

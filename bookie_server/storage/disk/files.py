@@ -33,7 +33,7 @@ BLOCK = 4096
 """The alignment of buffers, offsets and lengths for O_DIRECT."""
 
 Handle: TypeAlias = int
-"""An open file. Opaque above this module."""
+"""An open file. Other modules pass it back and use it for nothing else."""
 
 _BUFFERS_MAX = 512
 """The maximum number of buffers in one system call; the system's own bound is 1,024."""
@@ -60,7 +60,7 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # <linux/falloc.h>
 
 
 def _punch_hole() -> Callable[[int, int, int, int], int] | None:
-    """Return Linux's fallocate, which Python does not have; None on other systems."""
+    """Return Linux's fallocate, which Python does not have, or None on other systems."""
     if sys.platform != "linux":
         return None
     try:
@@ -132,7 +132,8 @@ class Files:
 
     def deallocate(self, path: str, offset: int) -> int:
         """Give the blocks from ``offset`` to the end of the file back to the file system. They then read as zeros, and
-        the file keeps its size. Return the number of bytes; 0 if the system cannot do it. Not synced."""
+        the file keeps its size. Return the number of bytes, or 0 if the system cannot do this. The call does not sync
+        the file."""
         punch = _punch_hole()
         handle = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -168,7 +169,7 @@ class Files:
         return os.pwrite(handle, buffers[0], offset)
 
     def _drop_direct(self, handle: Handle) -> bool:
-        """Turn O_DIRECT off on an open file; return False if it was not on."""
+        """Turn O_DIRECT off on an open file. Return False if it was not on."""
         direct = getattr(os, "O_DIRECT", 0)
         flags = fcntl.fcntl(handle, fcntl.F_GETFL)
         if not direct or not flags & direct:
@@ -203,8 +204,8 @@ class Files:
         return os.pread(handle, size, offset)
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
-        """Return the ``size`` bytes at ``offset`` if all of them are in the page cache; None if they are not, or the
-        system cannot tell. Never blocks."""
+        """Return the ``size`` bytes at ``offset`` if all of them are in the page cache. Return None if they are not, or
+        if the system cannot tell. Never blocks."""
         if _AT_ONCE is None:
             return None
         data = bytearray(size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracks whether a data directory's disk may still be written: one failed write or sync is final for the whole
+"""Tracks whether a data directory's disk may still be written. One failed write or sync is final for the whole
 directory (RULES S6)."""
 
 from __future__ import annotations

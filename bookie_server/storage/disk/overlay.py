@@ -41,7 +41,7 @@ class Overlay(Files):
         return bytes(memoryview(self._handles[handle])[offset : offset + size])
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> None:
-        """Return None: users of the overlay may wait for the disk."""
+        """Return None, because users of the overlay may wait for the disk."""
 
     def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
         data = self.read(handle, len(view), offset)

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RESERVE_SEGMENTS = 2
-"""The reserve for fences, recovery adds and compaction, in segments."""
+"""The number of segments that are reserved for fences, recovery adds and compaction."""
 
 RETRY_LOOKS = 6
-"""If a commit found no space although the file system reports some (a quota), new entries are tried again after this
-many checks, or once there is room for another segment."""
+"""The number of checks after which new entries are tried again, if a commit found no space although the file system
+reports some (a quota). They are tried earlier if there is room for another segment."""
 
 EVEN_SHARE = 0.05
-"""Data directories whose used shares differ by no more than this get new ledgers equally."""
+"""The largest difference between the used shares of data directories that get new ledgers equally."""
 
 _MIX = 0x9E3779B97F4A7C15  # odd and without a pattern, because ledger ids are often evenly spaced
 
@@ -38,8 +38,8 @@ class SpaceLimits:
 
     @property
     def reserve_bytes(self) -> int:
-        """With less room than this no new entries are taken, whatever the shares are, because the next segment would
-        leave less than the reserve."""
+        """The number of usable bytes below which no new entries are taken, whatever the shares are, because the next
+        segment would leave less than the reserve."""
         return (RESERVE_SEGMENTS + 1) * self.segment_bytes
 
 
@@ -58,16 +58,16 @@ class Usage:
 
     @property
     def used_share(self) -> float:
-        """The used share, from 0 to 1; 1 if the file system does not report its size."""
+        """The used share, from 0 to 1. It is 1 if the file system does not report its size."""
         return 1 - min(1.0, self.usable_bytes / self.total_bytes) if self.total_bytes > 0 else 1.0
 
 
 def choose_directory(ledger_id: int, watches: Sequence[SpaceWatch]) -> int:
-    """Return the number of the data directory for a new ledger; ``watches`` has one item for each directory.
+    """Return the number of the data directory for a new ledger. ``watches`` has one item for each directory.
 
-    It is one of the emptiest writable directories; all within EVEN_SHARE of the emptiest one get the same number of
-    ledgers. If it were always the emptiest one, the other disks would be idle until the next check. If none is
-    writable, it is the one with the most room, whose reserve takes the fence.
+    It is one of the emptiest writable directories. All directories within EVEN_SHARE of the emptiest one get the same
+    number of ledgers. If it were always the emptiest one, the other disks would be idle until the next check. If none
+    is writable, it is the one with the most room, whose reserve takes the fence.
     """
     writable = [number for number, watch in enumerate(watches) if not watch.read_only]
     if not writable:
@@ -109,8 +109,8 @@ class SpaceWatch:
         return self.read_only is not was
 
     def no_space(self) -> bool:
-        """Turn read-only at once, because a commit found no space, whatever the file system reports. Return whether the
-        directory was writable."""
+        """Turn read-only immediately, because a commit found no space, whatever the file system reports. Return whether
+        the directory was writable."""
         was = self.read_only
         self._refused_at, self._looks_since_refusal = self.usage.usable_bytes, 0
         self.why = "the disk refused space for a segment"

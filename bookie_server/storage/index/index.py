@@ -34,19 +34,17 @@ from bookie_server.storage.index.search import DamagedPlaces, Search, greatest_i
 from bookie_server.storage.index.segment_directory import Reach, SegmentDirectory
 
 FRAMES_MAX = 64
-"""The default for the number of frames that one look-up considers."""
+"""The default of the maximum number of frames that one look-up considers."""
 
 _SEGMENTS_AHEAD = 4  # how many sealed segments that begin above the first id one look-up considers
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The index's answer for ids first to ``through``: each is in exactly one piece, absent or unknown range.
-
-    ``through`` is below the last requested id if there were more frames than one look-up considers, or if the rest must
-    be read first. If ``unresolved`` is not empty, ``through`` is first − 1: the caller must read these frames and index
-    blocks, and look up again.
-    """
+    """The index's answer for the ids from ``first`` to ``through``. Each of them is in exactly one piece, absent range
+    or unknown range. ``through`` is below the last requested id if there were more frames than one look-up considers,
+    or if the rest must be read first. If ``unresolved`` is not empty, ``through`` is first − 1. The caller must then
+    read these frames and index blocks, and look up again."""
 
     pieces: tuple[Piece, ...]
     absent: tuple[tuple[EntryId, EntryId], ...]
@@ -57,8 +55,8 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
-    """The greatest entry id that is known to be intact here, and the frame that ends with it; −1 and None if there is
-    none. No frame ends above ``bound``, including damaged frames of sealed segments."""
+    """The greatest entry id that is known to be intact here, and the frame that ends with it. They are −1 and None if
+    there is none. No frame ends above ``bound``, including damaged frames of sealed segments."""
 
     entry_id: EntryId
     place: Place | None
@@ -338,8 +336,8 @@ class LedgerIndex:
         return LastEntry(*greatest_intact(found, self._damage, self.cache.get))
 
     def carried_lac(self, ledger_id: LedgerId) -> tuple[EntryId, Place | None]:
-        """Return the greatest LAC carried by a frame that is not known to be damaged, and that frame; −1 and None if
-        there is none."""
+        """Return the greatest LAC carried by a frame that is not known to be damaged, and that frame. Return −1 and
+        None if there is none."""
         found = [frames.carried_lac(ledger_id) for frames in self._unsealed_frames(ledger_id)]
         found += self._directory.lacs(ledger_id)
         intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
@@ -379,7 +377,8 @@ class LedgerIndex:
         return self._states.ids()
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """Return the newest sealed generation if a sealed segment holds anything of the ledger, else 0."""
+        """Return the newest sealed generation if a sealed segment holds an entry or record of the ledger, and otherwise
+        0."""
         return self.newest_sealed if self._directory.has(ledger_id) else 0
 
     def has_copy(self, ledger_id: LedgerId, first: EntryId, last: EntryId, size: int, above: int) -> bool:
@@ -430,12 +429,13 @@ class LedgerIndex:
         return self.sealed_generations(), self.unsealed_generations(), self.newest_sealed
 
     def is_sealed(self, generation: int) -> bool:
-        """Return whether a sealed segment of this generation is held; False once it is dropped."""
+        """Return whether the index holds a sealed segment of this generation. It is False once the segment is
+        dropped."""
         return generation in self._directory
 
     def damaged_index(self, generation: int) -> DamagedIndex | None:
-        """Return what memory has of a sealed segment whose ``.idx`` must be rebuilt; None if it need not be rebuilt, or
-        the segment is dropped."""
+        """Return the summary of a sealed segment whose ``.idx`` must be rebuilt, and the blocks that cannot be read.
+        Return None if the ``.idx`` need not be rebuilt, or if the segment is dropped."""
         if generation not in self.damaged_indexes or generation not in self._directory:
             return None
         return DamagedIndex(self._directory.summary(generation), frozenset(self._unreadable.get(generation, ())))

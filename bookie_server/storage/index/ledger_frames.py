@@ -219,8 +219,8 @@ class LedgerFrames(_Frames):
         return self._peaks[-1]
 
     def dense_over(self, first: int, last: int) -> int | None:
-        """Return a row whose frame holds all ids from first to last, if bisection alone finds one, which is the usual
-        case for a read; else None."""
+        """Return a row whose frame holds all ids from ``first`` to ``last``, if bisection alone finds one, or None.
+        Bisection alone is enough for most reads."""
         k = bisect_right(self._firsts, first) - 1
         if k < 0 or self._lasts[k] < last:
             return None
@@ -231,14 +231,15 @@ class LedgerFrames(_Frames):
         self._candidates(search, 0, len(self._firsts))
 
     def last(self, ledger_id: int) -> tuple[int, Place | None]:
-        """Return the greatest id, and a frame that ends with it; −1 and None if there is none."""
+        """Return the greatest id, and a frame that ends with it. Return −1 and None if there is no frame."""
         if not self._peaks:
             return -1, None
         k = bisect_left(self._peaks, self._peaks[-1])
         return self._lasts[k], self.place(k, ledger_id)
 
     def carried_lac(self, ledger_id: int) -> tuple[int, Place | None]:
-        """Return the greatest LAC that a frame carries, and that frame; −1 and None if no frame carries one."""
+        """Return the greatest LAC that a frame carries, and that frame. Return −1 and None if no frame carries a
+        LAC."""
         return self._lac, self.place(self._lac_row, ledger_id) if self._lac_row >= 0 else None
 
     def has_copy(self, first: int, last: int, size: int) -> bool:

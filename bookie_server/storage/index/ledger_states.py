@@ -26,8 +26,8 @@ after damage whose ledger is unknown, because all records of a ledger that was o
 
 
 class LedgerStates:
-    """The table of ledgers, the deleted ledgers and the dropped copies. A deleted ledger is only among the deleted
-    ones."""
+    """The table of ledgers, the deleted ledgers and the dropped copies. A deleted ledger is only in the set of deleted
+    ledgers."""
 
     def __init__(self) -> None:
         self.table = LedgerTable()
@@ -53,14 +53,15 @@ class LedgerStates:
         self.drops.pop(ledger_id, None)
 
     def load(self, rows: Rows) -> list[LedgerId]:
-        """Fold ledger records of a checkpoint, sorted; return the ledgers of which this makes more dead."""
+        """Fold the ledger records of a checkpoint, which are sorted. Return the ledgers more of whose frames are dead
+        now."""
         rows = rows[~self.deleted.holds(np.ascontiguousarray(rows["ledger"]))]
         self.table.load(rows)
         special = rows[(rows["dropped"] > 0) | (rows["ledger"] == EVERY_LEDGER)]
         return [state.ledger_id for state in states_of(special) if self._heed(self.table.get(state.ledger_id) or state)]
 
     def load_deleted(self, intervals: I64) -> list[LedgerId]:
-        """Add deleted ledgers, an array of (first, last); return those that were known until now."""
+        """Add deleted ledgers, given as an array of (first, last). Return those that were known until now."""
         self.table.version += 1
         for first, last in intervals.tolist():
             self.deleted.add(first, last)

@@ -43,7 +43,7 @@ _FEW = 256  # up to this many ledgers are looked up one by one; more are compare
 
 class LedgerState(NamedTuple):
     """The state of one ledger, which is one row. The ledger's frames in segments up to the generation ``dropped`` are
-    dead; 0 if no copy was dropped. ``lac_body`` is empty without an explicit LAC."""
+    dead. ``dropped`` is 0 if no copy was dropped. ``lac_body`` is empty without an explicit LAC."""
 
     ledger_id: int
     dropped: int = 0
@@ -137,7 +137,7 @@ class LedgerTable:
         self._count = int(ids.size)
 
     def ensure(self, ledger_ids: I64) -> None:
-        """Make each of these ledgers known; the state of known ones stays."""
+        """Make each of these ledgers known. The state of a ledger that is known already does not change."""
         if ledger_ids.size <= _FEW:
             new = [ledger_id for ledger_id in ledger_ids.tolist() if ledger_id not in self]
         else:
@@ -189,7 +189,8 @@ class LedgerTable:
             self._chunks[c] = _Chunk(chunk.ids[:half], chunk.rows[: half * _SIZE])
 
     def _find(self, ledger_id: int) -> tuple[int, int]:
-        """Return the chunk where the ledger is or belongs (−1: before the first), and its row there or −1."""
+        """Return the number of the chunk that has the ledger or must get it, or −1 for a ledger before the first chunk.
+        Also return its row there, or −1."""
         c = bisect_right(self._starts, ledger_id) - 1
         if c < 0:
             return -1, -1
@@ -200,7 +201,7 @@ class LedgerTable:
     # --- look-ups -----------------------------------------------------------------------------------------------------
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """Return the state of a ledger; None if it is not known."""
+        """Return the state of a ledger, or None if it is not known."""
         c, k = self._find(ledger_id)
         return _unpacked(self._chunks[c].rows, k * _SIZE) if k >= 0 else None
 

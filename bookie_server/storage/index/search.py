@@ -18,8 +18,7 @@ UNRESOLVED_MAX = 8
 """The maximum number of unresolved places in one answer."""
 SPARSE_SECTION = -1
 OTHER_SECTIONS = -2
-"""Used as the number of a damaged index block if the damage is in a section of the ``.idx`` that look-ups do not
-read."""
+"""The number of a damaged index block if the damage is in a section of the ``.idx`` that look-ups do not read."""
 
 DENSE_CODE, RUN_CODE, UNRESOLVED_CODE = 0, 1, 2  # the kind of a row; codes above are indices of _STRIPINGS
 _STRIPINGS: list[Striping] = []
@@ -36,7 +35,7 @@ def code_of(striping: Striping) -> int:
 
 
 class DamagedPlaces:
-    """Damaged frames, and runs with damaged frames, by segment."""
+    """Has the damaged frames, and the runs with damaged frames, by segment."""
 
     __slots__ = ("_offsets", "_runs")
 
@@ -79,7 +78,7 @@ class DamagedPlaces:
 
 
 class Columns(Protocol):
-    """Columns with the row of a found frame."""
+    """The columns of frames, in which a row has a found frame."""
 
     def place(self, k: int, ledger_id: int) -> Place: ...
 

@@ -180,8 +180,8 @@ class SegmentDirectory:
         return self._tops(ledger_id, "last", LAST_IS_RUN)
 
     def lacs(self, ledger_id: int) -> list[tuple[int, Place]]:
-        """Return the greatest carried LACs and their places, one for each segment, greatest first; only those from 0
-        on."""
+        """Return the greatest carried LACs that are 0 or more, and their places, one for each segment, greatest
+        first."""
         return [(lac, place) for lac, place in self._tops(ledger_id, "lac", LAC_IS_RUN) if lac >= 0]
 
     def _tops(self, ledger_id: int, field: str, bit: int) -> list[tuple[int, Place]]:

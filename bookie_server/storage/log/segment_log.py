@@ -52,7 +52,7 @@ _TAG = struct.Struct("<I")
 _ENTRIES = int(FrameKind.ENTRIES)
 _new = tuple.__new__  # a named tuple's constructor takes twice as long
 SPARES_RESERVED = 1
-"""The number of spare segments that only fences, records, recovery adds and compaction may take (``reserve=True``)."""
+"""The number of spare segments that only fences, records, recovery adds and compaction may use (``reserve=True``)."""
 
 BACKLOG_BYTES_MAX = 256 << 20
 """The maximum memory for the indexes of full segments that wait to be sealed. Beyond it no segment is begun for new
@@ -81,7 +81,8 @@ class CommitStats:
 
     @property
     def write_amplification(self) -> float:
-        """Bytes written to disk for each byte of frames given to the log; 0 before the first frame."""
+        """The number of bytes written to disk for each byte of frames given to the log. It is 0 before the first
+        frame."""
         return (self.written_bytes + self.index_bytes) / self.frame_bytes if self.frame_bytes else 0.0
 
 
@@ -154,7 +155,7 @@ class SegmentLog:
 
     @property
     def newest_sealed(self) -> int:
-        """The generation of the newest segment with an ``.idx``; 0 if none."""
+        """The generation of the newest segment with an ``.idx``, or 0 if there is none."""
         return self.pool.newest_sealed
 
     def note_sealed(self, generation: int) -> None:
@@ -167,7 +168,8 @@ class SegmentLog:
 
     @property
     def spares_wanted(self) -> int:
-        """How many spares should be ready now: the reserve, and another one once the segment is half full."""
+        """The number of spares that should be ready now. It is the reserve, and one more once the segment is half
+        full."""
         half_full = self._active is not None and self._active.position >= self._segment_bytes // 2
         return SPARES_RESERVED + half_full
 
@@ -452,7 +454,8 @@ class LogMaintenance:
             pass
 
     def seal_one(self) -> bool:
-        """Seal the oldest full segment; return False if there is none, or no room. Raises as :meth:`step`."""
+        """Seal the oldest full segment. Return False if there is none, or no room. Raises the errors of
+        :meth:`step`."""
         sealed = self._log.seal_next()
         if sealed is not None:
             self._on_sealed(sealed)

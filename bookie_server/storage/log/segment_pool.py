@@ -40,13 +40,13 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, aligned_buffe
 from bookie_server.storage.disk.health import NO_SPACE, DiskHealth
 
 SEGMENTS_KEPT_FREE = 4
-"""The number of drained segments that are kept for recycling; further ones are given back to the file system."""
+"""The number of drained segments that are kept for recycling. Further segments are given back to the file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A new segment of this generation. It has no groups yet, and a header only once it is begun. ``recycled``: its
-    blocks were written in an earlier life; otherwise they are allocated, and zeros."""
+    """A new segment of this generation. It has no groups yet, and a header only once it is begun. If ``recycled`` is
+    True, its blocks were written in an earlier life. Otherwise they are allocated and read as zeros."""
 
     generation: int
     handle: Handle
@@ -96,12 +96,14 @@ class SegmentPool:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes allocated to segments that hold nothing: spares and drained ones (``space.Usage``)."""
+        """The number of bytes allocated to segments that hold nothing, which are spares and drained segments
+        (``space.Usage``)."""
         return (len(self._spares) + len(self._free)) * self._segment_bytes
 
     @property
     def newest_sealed(self) -> int:
-        """The generation of the newest segment with an ``.idx``; 0 if none. The headers of later segments name it."""
+        """The generation of the newest segment with an ``.idx``, or 0 if there is none. The headers of later segments
+        name it."""
         return self._newest_sealed
 
     def note_sealed(self, generation: int) -> None:
@@ -158,7 +160,8 @@ class SegmentPool:
         return NewSegment(generation, handle, recycled is not None)
 
     def _recycle_into(self, temporary: str) -> Handle | None:
-        """Rename a drained segment to ``temporary``, and return it open for writing; None if there is no usable one."""
+        """Rename a drained segment to ``temporary``, and return it open for writing. Return None if there is no usable
+        one."""
         while self._free:
             path = os.path.join(self._path, free_name(self._free.popleft()))
             handle: Handle | None = None

@@ -36,9 +36,9 @@ T = TypeVar("T")
 OPEN_SEGMENTS_MAX = 64
 """The maximum number of segments that are kept open for reads."""
 GIVEN_UP_MAX = 4096
-"""How many segments that were given up are remembered. No read of an older one can still be under way."""
+"""The maximum number of given-up segments that are remembered. No read of an older one can still be under way."""
 COLUMNS_BYTES_MAX = 16 << 20
-"""The maximum memory for the columns of long frames."""
+"""The maximum memory for the columns of long frames, in bytes."""
 
 
 class _Open:
@@ -90,9 +90,9 @@ class SegmentReader:
     def read_entries(
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
     ) -> bytes | bytearray | memoryview | None:
-        """Return the entries first to last (both inclusive) of the frame at ``place`` as a frame; None if it holds none
-        of them. For a run, which must hold all of them, the result is several whole frames, one behind the other.
-        Receivers must ignore bytes 60–63. Raises as :meth:`read`."""
+        """Return the entries first to last (both inclusive) of the frame at ``place`` as a frame, or None if it holds
+        none of them. A run must hold all of them, and the result is then several whole frames, one behind the other.
+        Receivers must ignore bytes 60–63. Raises the errors of :meth:`read`."""
         if place.is_run:
             return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
         cut = self._cut(place, first, last) if _is_cut(place, first, last) else None
@@ -120,7 +120,7 @@ class SegmentReader:
             return None
 
     def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
-        """Return a few entries of a long frame; None if the whole frame must be read and checked."""
+        """Return a few entries of a long frame, or None if the whole frame must be read and checked."""
         try:
             handle = self._handle(place.generation)
             columns = self._columns.get((place.generation, place.offset))
@@ -148,8 +148,8 @@ class SegmentReader:
             self._columns_bytes -= self._columns.pop(next(iter(self._columns))).memory_bytes
 
     def read_lac_entry(self, place: Place) -> bytes | bytearray | memoryview | None:
-        """Return the last entry of the frame at ``place``; for a run, the last entry of the frame that carries the
-        greatest LAC. Raises as :meth:`read`."""
+        """Return the last entry of the frame at ``place``. For a run, return the last entry of the frame that carries
+        the greatest LAC. Raises the errors of :meth:`read`."""
         frame: bytes | memoryview
         if place.is_run:
             frame = self._read_twice(place, lambda data: _lac_frame(data, place, self._incarnation))

@@ -26,7 +26,7 @@ class PacedCompaction:
         self._major = MajorRuns(interval_s, now_s())
 
     def step(self, budget_bytes: int) -> int:
-        """Read and write about ``budget_bytes`` bytes; return how many."""
+        """Read and write about ``budget_bytes`` bytes. Return the number of bytes."""
         major = self._major.is_on(self._now_s())
         done = self.compactor.step(budget_bytes, major=major)
         self._note_drained(self.compactor.take_drained())
@@ -35,7 +35,7 @@ class PacedCompaction:
         return done
 
     def let_go(self, generation: int) -> None:
-        """Have the compactor close this segment, if it is the one that it reads."""
+        """Make the compactor close this segment, if it is the one that it reads."""
         if self.compactor.generation == generation:
             self.compactor.close()
 
@@ -55,7 +55,7 @@ class PacedScrub:
         self._load = Load(now_s())
 
     def step(self, budget_bytes: int) -> int:
-        """Check about ``budget_bytes`` bytes; return how many count against the budget."""
+        """Check about ``budget_bytes`` bytes. Return the number of bytes that count against the budget."""
         if self._now_s() < self._pauses_until_s:
             return 0
         passes = self.scrubber.stats.passes

@@ -44,9 +44,10 @@ from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames, tog
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 4 << 20
-"""How many live bytes are read before they are joined and copied. Compaction takes three times as much memory."""
+"""The number of live bytes that are read before they are joined and copied. Compaction takes three times as much
+memory."""
 COPY_BYTES_MAX = 2 << 20
-"""The maximum size of one call of ``copy``, because other groups wait for it."""
+"""The maximum size of one call of ``copy``, in bytes, because other groups wait for it."""
 COPY_FRAMES_MAX = 1024
 """The maximum number of frames in one call of ``copy``. Small frames cost time for each frame."""
 
@@ -71,12 +72,12 @@ class CompactionStats:
 def choose(
     live_bytes: Mapping[int, int], segment_bytes: int, threshold: float, left_out: Collection[int] = ()
 ) -> int | None:
-    """Return the sealed segment with the least live share, the oldest of several, if the share is below ``threshold``;
-    else None. Segments in ``left_out`` are not considered.
+    """Return the sealed segment with the least live share, if the share is below ``threshold``, or None. If several
+    segments have the same share, return the oldest. Segments in ``left_out`` are not considered.
 
     The share is relative to the size of a whole segment, so that segments that a restart left nearly empty are chosen,
-    too. Segments without any live frame need no reading: ``LedgerIndex.drop_dead`` is called first and gives them up at
-    once.
+    too. Segments without any live frame need no reading, because ``LedgerIndex.drop_dead`` is called first and gives
+    them up.
     """
     candidates = [(live, generation) for generation, live in live_bytes.items() if generation not in left_out]
     live, generation = min(candidates, default=(segment_bytes, 0))
@@ -133,7 +134,7 @@ class SegmentCompactor:
 
     @property
     def generation(self) -> int | None:
-        """The segment under way; None if there is none."""
+        """The segment under way, or None."""
         return self._work.generation if self._work is not None else None
 
     def step(self, budget_bytes: int, *, major: bool = False) -> int:
@@ -179,7 +180,7 @@ class SegmentCompactor:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _begin(self, threshold: float) -> bool:
-        """Choose a segment; return False if there is none."""
+        """Choose a segment. Return False if there is none."""
         self._drained += self._port.ask(LedgerIndex.drop_dead)
         live, damaged = self._port.ask(lambda index: (index.live_bytes(), index.damaged_segments()))
         enough = int(threshold * self._segment_bytes)

@@ -51,8 +51,8 @@ class Maintenance:
         limits: MaintenanceLimits | None = None,
         scrub_from: float = 0.0,
     ) -> None:
-        """``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Of ``reader`` only the
-        counters are used. ``release(generation)`` has the readers close a segment whose ``.idx`` was made anew.
+        """``newest`` is the checkpoint that the start used. ``copy`` writes copies to the log. Only the counters of
+        ``reader`` are used. ``release(generation)`` makes the readers close a segment whose ``.idx`` was made anew.
         ``give_up(generation)`` returns once no reader has the segment open or will open it. ``now_s`` is a clock that
         never goes back. The scrubber's first pass begins at ``scrub_from``, a share of the segments."""
         self._log, self._release_reader, self._give_up_reader = log, release, give_up
@@ -128,6 +128,6 @@ class Maintenance:
         self._give_up_reader(generation)
 
     def _release(self, generation: int) -> None:
-        """Have every reader of this segment open it anew, because its ``.idx`` was made anew."""
+        """Make every reader of this segment open it anew, because its ``.idx`` was made anew."""
         self.compaction.let_go(generation)  # or it would read blocks of both editions of the ``.idx``, and miss records
         self._release_reader(generation)

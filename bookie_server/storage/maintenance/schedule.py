@@ -9,11 +9,11 @@ from dataclasses import dataclass
 STEP_BYTES = 1 << 20
 """The approximate size of one step of paced work, in bytes. Urgent work waits no longer than such a step takes."""
 SEGMENTS_PER_CHECKPOINT = 8
-"""After this many sealed segments a checkpoint is due, because a start reads the state records of every segment sealed
-since the last checkpoint."""
+"""The number of sealed segments after which a checkpoint is due. A start reads the state records of every segment that
+was sealed since the last checkpoint."""
 UNDER_LOAD = 8
-"""While commits are busy, each byte that the scrubber reads counts as this many bytes of its budget. So the scrubber
-gives way and still makes progress."""
+"""The number of bytes of its budget that each byte costs the scrubber while commits are busy. So the scrubber gives way
+and still makes progress."""
 URGENT_CHECKPOINT_S = 1.0
 """The seconds between checkpoints while the disk is short of space and drained segments wait for a checkpoint."""
 
@@ -51,7 +51,7 @@ class ByteBudget:
         self._level, self._at = float(self._burst), now_s
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long it is until a step may begin; 0 if it may begin now."""
+        """Return the number of seconds until a step may begin, or 0 if it may begin now."""
         self._fill(now_s)
         wait_s = (STEP_BYTES - self._level) / self._rate
         return wait_s if wait_s > _SOON_S else 0.0
@@ -84,11 +84,12 @@ class Load:
 def checkpoint_wait_s(
     *, since_last_s: float | None, interval_s: float, waiting: int, sealed_since: int, space_is_low: bool
 ) -> float | None:
-    """Return how long it is until a checkpoint is due: 0 now, None if none is needed.
+    """Return the number of seconds until a checkpoint is due. It is 0 if a checkpoint is due now, and None if none is
+    needed.
 
-    ``since_last_s`` is the time since the last one began, even if it failed (None: none since the start). ``waiting``
-    is the number of drained segments that wait for one, plus one if an index waits, and ``sealed_since`` the number of
-    segments sealed since the last one.
+    ``since_last_s`` is the time since the last checkpoint began, even if it failed, or None if none has begun since the
+    start. ``waiting`` is the number of drained segments that wait for a checkpoint, plus one if an index waits.
+    ``sealed_since`` is the number of segments sealed since the last checkpoint.
     """
     if not waiting and sealed_since < SEGMENTS_PER_CHECKPOINT:
         return None

@@ -90,7 +90,8 @@ class SpaceReturn:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def look(self) -> float:
-        """Have the index drop dead segments. Note all segments that it dropped since the last look, for any reason."""
+        """Make the index drop its dead segments. Note all segments that it dropped since the last look, for any
+        reason."""
         self._drained.update(self._port.ask(LedgerIndex.drop_dead))
         sealed, unsealed, _ = self._port.ask(LedgerIndex.generations)
         in_index = {*sealed, *unsealed}

@@ -24,44 +24,44 @@ class StorageStats:
     number; an entry log of Apache is a segment here."""
 
     segments_sealed: int
-    """Segments with an ``.idx`` and live frames (ACTIVE_ENTRY_LOG_TOTAL)."""
+    """The number of segments with an ``.idx`` and live frames (ACTIVE_ENTRY_LOG_TOTAL)."""
     segments_unsealed: int
-    """Segments that are being written, or are full and not sealed yet."""
+    """The number of segments that are being written, or are full and not sealed yet."""
     segments_drained: int
-    """Segments without live frames, which wait for a checkpoint."""
+    """The number of segments without live frames, which wait for a checkpoint."""
     segments_kept_free: int
-    """Files of drained segments, kept to be used again."""
+    """The number of files of drained segments that are kept to be used again."""
     segments_spare: int
-    """Segments that were made before the log needs them."""
+    """The number of segments that were made before the log needs them."""
     live_bytes: int
-    """The bytes of frames in sealed segments that may still be served."""
+    """The number of bytes of frames in sealed segments that may still be served."""
     dead_bytes: int
-    """All other bytes of the sealed and the drained segments, unused room included."""
+    """The number of all other bytes of the sealed and the drained segments, unused room included."""
     checkpoint_number: int
     checkpoint_bytes: int
     checkpoint_age_s: float | None
-    """Seconds since the last checkpoint was begun; None if this process has begun none."""
+    """The seconds since the last checkpoint was begun, or None if this process has begun none."""
     checkpoints: int
     seals: int
-    """Segments sealed."""
+    """The number of segments sealed."""
     segments_recycled: int
-    """Drained segments given back to the pool."""
+    """The number of drained segments given back to the pool."""
     indexes_rebuilt: int
     segments_compacted: int
     compaction_read_bytes: int
     compaction_written_bytes: int
     scrubbed_bytes: int
     detected_scrub_errors: int
-    """Frames and index blocks that the scrubber found damaged (DETECTED_SCRUB_ERRORS)."""
+    """The number of frames and index blocks that the scrubber found damaged (DETECTED_SCRUB_ERRORS)."""
     frames_damaged: int
-    """Frames that a client asked for and that failed their check when they were read."""
+    """The number of frames that a client requested and that failed their check when they were read."""
     read_io_errors: int
-    """Reads that failed with an error of the operating system."""
+    """The number of reads that failed with an error of the operating system."""
     index_memory_bytes: int
     index_cache_hits: int
     index_cache_misses: int
     maintenance_errors: int
-    """Steps that failed and are tried again."""
+    """The number of steps that failed and are tried again."""
 
     def as_line(self) -> str:
         """Return ``name=value`` for each number, in the order above, as one line for a log."""

@@ -31,7 +31,7 @@ class Listing:
 
     @property
     def newest(self) -> int:
-        """The greatest generation in any file name; 0 if there is none. Later segments must have a greater one."""
+        """The greatest generation in any file name, or 0 if there is none. Later segments must have a greater one."""
         return max([0, *self.segments, *self.indexes, *self.free, *self.lost])
 
 

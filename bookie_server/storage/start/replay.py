@@ -87,13 +87,14 @@ def read_header(
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """The facts that a start has before it reads any segment: the newest checkpoint, and what follows from it (RULES
-    S4, S8). If a checkpoint is missing or cannot be read, state may be lost with the segments that were recycled under
-    it. That never leads to an empty start, but to limbo.
+    """The facts that a start has before it reads any segment. They are the newest checkpoint, and what follows from it
+    (RULES S4, S8). If a checkpoint is missing or cannot be read, state may be lost with the segments that were recycled
+    under it. That never leads to an empty start, but to limbo.
 
-    ``checkpoint`` is the one used (number 0: none); ``ledgers`` and ``deleted`` are its contents. ``damage`` has a line
-    for each bad file. ``lost``: a newer checkpoint was made and cannot be read, and segments may have been recycled
-    under it."""
+    ``checkpoint`` is the checkpoint that is used, with number 0 if there is none, and ``ledgers`` and ``deleted`` are
+    its contents. ``damage`` has a line for each bad file. ``lost`` means that a newer checkpoint was made and cannot be
+    read, and that segments may have been recycled under it.
+    """
 
     checkpoint: CheckpointSummary
     ledgers: Rows
@@ -159,7 +160,7 @@ class OpenReport:
     """The ledgers that have lost a record of their own, and so are put in limbo."""
     newest_sealed: int = 0
     checkpoint: CheckpointSummary = field(default_factory=CheckpointSummary)
-    """The newest durable checkpoint, from which the Checkpointer continues. Number 0: there is none."""
+    """The newest durable checkpoint, from which the Checkpointer continues. It has number 0 if there is none."""
     checkpoint_lost: bool = False
     """Whether a newer checkpoint than the one used was made and cannot be read. That puts every ledger in limbo."""
     drained: list[int] = field(default_factory=list)
@@ -197,13 +198,14 @@ def open_segments(
 
 
 class Opening:
-    """One opening of a data directory: :meth:`read`, then :meth:`write`. The offline check runs it over files that keep
-    its writes in memory, and uses its findings.
+    """One opening of a data directory, by :meth:`read` and then :meth:`write`. The offline check runs it over files
+    that keep its writes in memory, and uses its findings.
 
-    ``start`` has the facts before any segment was read, without the state. ``listing`` has the files that there are,
-    and ``drained`` the segments among them that do not count. ``scanned`` has the scanned segments in order, each with
-    its rows. ``missing`` are segments that are gone but named by other files, and ``lost`` those of which only the
-    ``.unsealed`` is left."""
+    ``start`` has the facts before any segment was read, without the state. ``listing`` has the existing files, and
+    ``drained`` the segments among them that do not count. ``scanned`` has the scanned segments in order, each with its
+    rows. ``missing`` are segments that are gone but named by other files, and ``lost`` those of which only the
+    ``.unsealed`` is left.
+    """
 
     def __init__(
         self,

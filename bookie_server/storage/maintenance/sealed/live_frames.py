@@ -30,11 +30,13 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.maintenance.sealed.stored import StoredIndex
 
 WINDOW_BYTES = 1 << 20
-"""How many bytes of a segment are read at a time; more only for a single larger frame."""
+"""The number of bytes of a segment that are read together. Only a single larger frame is read in more."""
 GAP_BYTES = 128 << 10
-"""Up to this many dead bytes between two live frames are read, too, because that takes less time than another read."""
+"""The maximum number of dead bytes between two live frames that are read, too, because that takes less time than
+another read."""
 DAMAGE_MAX = 64
-"""After this many damaged places in one window the rest of it is not checked, because the segment is kept anyway."""
+"""The number of damaged places in one window after which the rest of the window is not checked. The segment is kept
+anyway."""
 _CHECKED_BYTES = 52  # bytes of a header under the header's CRC, which also covers the columns
 
 
@@ -74,7 +76,7 @@ class LiveFrames:
 
     @property
     def padding_bytes(self) -> int:
-        """The bytes that alignment adds to live frames outside runs."""
+        """The number of bytes that alignment adds to live frames outside runs."""
         sizes = self._rows["size"][self._rows["bits"] & RUN == 0].astype(np.int64)
         return int((-sizes % FRAME_ALIGNMENT).sum())
 

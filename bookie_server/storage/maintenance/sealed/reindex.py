@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 STEP_BYTES = 4 << 20
 """The amount of work in one step, in bytes. It is small, so that sealing and spares do not wait long."""
 PUT_OFF_STEPS = 12
-"""How often :meth:`Reindexer.step` must find nothing to do before a postponed index is tried again."""
+"""The number of calls of :meth:`Reindexer.step` without work after which a postponed index is tried again."""
 LOST_OFFSET = 1
 """The offset in records that name lost entries. It is within the segment's header, and no multiple of 64."""
 _MARKS_MAX = 4096
@@ -167,7 +167,7 @@ class Reindexer:
         return scanner.result
 
     def _states(self, generation: int, scan: ScannedSegment, stored: StoredIndex) -> Rows | None:
-        """Return all state records of the segment; None if some may be lost and no checkpoint has them."""
+        """Return all state records of the segment. Return None if some may be lost and no checkpoint has them."""
         old = stored.states()
         is_whole = stored.sections is not None and not scan.damage and not scan.bad_frames
         if old is None and not is_whole and not self._is_covered(generation):

@@ -36,7 +36,7 @@ from bookie_server.storage.maintenance.sealed.stored import StoredPair, place_of
 logger = logging.getLogger(__name__)
 
 MARKS_MAX = 4096
-"""The maximum number of damaged places of a segment that are marked in the index; reads find the others."""
+"""The maximum number of damaged places of a segment that are marked in the index. Reads find the other places."""
 LINES_MAX = 50
 """The maximum number of lines that are logged for a segment in one pass."""
 

@@ -32,7 +32,7 @@ from bookie_server.storage.index.search import OTHER_SECTIONS, SPARSE_SECTION
 
 _BLOCKS_AT_ONCE = 64
 _WINDOW_BYTES = 64 << 10
-"""How much is read at once for a group header, so that many small groups take few reads."""
+"""The number of bytes that are read with a group header, so that many small groups take few reads."""
 
 
 class StoredSegment:
@@ -107,7 +107,7 @@ class StoredIndex:
 
     @property
     def data_end(self) -> int | None:
-        """The end of the segment's data when it was sealed; None if the header cannot be read."""
+        """The end of the segment's data when it was sealed, or None if the header cannot be read."""
         return self.sections.header.data_end if self.sections is not None else None
 
     def states(self) -> Rows | None:
