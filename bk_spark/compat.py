@@ -21,7 +21,7 @@ try:
     )
 
     class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        """Base of stream readers whose triggers can be limited."""
+        """The base class of stream readers whose triggers can be limited."""
 
 except ImportError:  # pyspark 4.0, 4.1
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None
@@ -36,7 +36,7 @@ try:
     HAS_STREAM_WRITER = True
 
     class StreamWriterBase(DataSourceStreamArrowWriter):
-        """Base of stream writers that take whole batches."""
+        """The base class of stream writers that take whole batches."""
 
 except ImportError:  # pyspark 4.0 gives stream writers one row at a time
     HAS_STREAM_WRITER = False
@@ -50,13 +50,13 @@ SINK_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 def ends_batches() -> bool:
-    """Whether this process makes writers only to commit or abort micro-batches that other processes wrote."""
+    """Return whether this process makes writers only to commit or abort micro-batches that other processes wrote."""
     return SINK_WORKER in sys.modules
 
 
 def plans_by_pushdown() -> bool:
-    """Whether this process plans because filter push-down is on. With push-down even ``explain()`` calls
-    ``partitions()``."""
+    """Return whether this is the process that plans a read when filter push-down is on. It calls ``partitions()`` even
+    for ``explain()``."""
     return PUSHDOWN_WORKER in sys.modules
 
 
@@ -69,7 +69,7 @@ def default_read_limit(entries_max: int | None, bytes_max: int | None) -> Any:
 
 
 def is_unlimited(limit: Any) -> bool:
-    """Whether Spark asks for everything: ``Trigger.Once``, or a pyspark without limits."""
+    """Return whether Spark asks for everything: ``Trigger.Once``, or a pyspark without limits."""
     return limit is None or ReadAllAvailable is None or isinstance(limit, ReadAllAvailable)
 
 

@@ -66,7 +66,7 @@ def on_path() -> Iterator[str]:
 
 
 def runs(python: str) -> bool:
-    """Whether the program is there and runs. A shim of pyenv may be on PATH and not run."""
+    """Return whether this Python exists and can be started. A shim of pyenv may be on PATH and yet fail to start."""
     if shutil.which(python) is None:
         return False
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0

@@ -205,7 +205,7 @@ def java_singles(*, eager: bool) -> Prepare:
 
 @contextmanager
 def load(world: World) -> Iterator[None]:
-    """Have another client append at full rate to another ledger during the block."""
+    """Let another client append at full rate to another ledger while the block runs."""
     with doomed("load", world.cluster.uri, world.lane):
         yield
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache BookKeeper: three bookies, each in a Java of its own with C2, and Apache's client in another Java
-(``Bench.java``).
+"""Apache BookKeeper: three bookies, each in a Java process of its own, and Apache's client in another Java process
+(``Bench.java``). All run with the JVM's optimizing compiler C2.
 
 The bookies have Apache's default settings, except for the sizes of their files. The client appends and reads as fast as
 it can.

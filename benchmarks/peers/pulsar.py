@@ -2,7 +2,8 @@
 """Apache Pulsar: one broker on three bookies, its Java client, and its Python client.
 
 The broker has Pulsar's default settings, except that it keeps no messages in its own memory, so that a reader of
-history reads from the bookies. All Java has C2.
+history reads from the bookies. All Java processes run with the JVM's
+optimizing compiler C2.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Pulsar:
         return self._world.stack.enter_context(connect(self.cluster.uri))
 
     def topic(self, name: str) -> Topic:
-        """Our topic. The broker says where it ends."""
+        """Return the topic ``name`` as our client sees it. The client asks the broker for the end of the topic."""
         return self.bookkeeper.topic(name, access=PulsarAccess(admin_url=self.broker.web_url))
 
     def filled(self, count: int, size: int, *, batched: bool, partitions: int = 0) -> str:

@@ -43,7 +43,7 @@ class Results:
             )
 
     def has(self, group: str, part: str, peers: Collection[str]) -> bool:
-        """Whether the part was measured beside these peers."""
+        """Return whether the kept figures of this part of ``group`` were measured beside all these peers."""
         measured = self._parts.get((group, part))
         return measured is not None and set(peers) <= measured[0]
 

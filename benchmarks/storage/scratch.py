@@ -64,7 +64,7 @@ def _is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
+    """Make SIGTERM end the block as Ctrl-C does, so that everything is cleaned up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -46,7 +46,8 @@ def codec_of(options: BkOptions) -> Codec:
 
 
 def keeps_schema(options: BkOptions) -> bool:
-    """Whether the log stores the schema of the codec's rows. If so, the functions here need the schemas of the logs."""
+    """Return whether the log stores the schema of the codec's rows. If so, the functions here need the schemas of the
+    logs."""
     return codec_of(options).keeps_schema
 
 

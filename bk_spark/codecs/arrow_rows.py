@@ -71,7 +71,7 @@ class ArrowRows:
     def check(
         self, log: str | None, written: Collection[Written], schemas: Mapping[int, bytes], *, stream: bool = False
     ) -> None:
-        """See :meth:`RowCodec.check`."""
+        """Check that extents can be read, as :meth:`RowCodec.check` describes."""
         check_written(NAME, log, written, (NAME,))
         numbers = {number for _, number in written}
         if unknown := numbers - schemas.keys():

@@ -31,8 +31,8 @@ DATA = {
 }
 WRITABLE = {name: ("binary", "string") if name in ("key", "value") else (kind,) for name, kind in DATA.items()}
 BYTES_AT_ONCE = 256 << 20
-"""The most bytes of rows that are encoded at once. A larger batch is encoded in parts, because an Arrow column of bytes
-holds at most 2 GiB."""
+"""The maximum number of bytes of rows that are encoded together. A larger batch is encoded in parts, because an Arrow
+column of bytes holds at most 2 GiB."""
 
 
 def _reader(columns: ReadColumns, spark_schema: Any, schemas: LogSchemas, options: BkOptions) -> EntryRows:

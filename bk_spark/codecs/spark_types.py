@@ -72,7 +72,7 @@ def _kept(kind: Any) -> Any:
 
 
 def is_data(kind: Any) -> bool:
-    """Whether Arrow columns can hold values of a Spark type without loss."""
+    """Return whether Arrow columns can hold values of a Spark type without loss."""
     from pyspark.sql import types
 
     if isinstance(kind, types.UserDefinedType) or kind.typeName() in NOT_DATA:

@@ -65,7 +65,7 @@ class Bound:
         return self.positions.get(source.key, self.everywhere)
 
     def has(self, value: int) -> bool:
-        """Whether any source has this ``value``."""
+        """Return whether any source has this ``value``."""
         return value in self.positions.values() if self.positions else value == self.everywhere
 
     def check(self, option: str, sources: Iterable[Source]) -> None:
@@ -277,7 +277,8 @@ def offset_at(head: LogHead, extents: Sequence[Extent], at_ms: int, now_ms: int)
 
 
 def _is_published(published: Sequence[Published], extent: Extent) -> bool:
-    """Whether all rows of ``extent`` came with these publishes. Compaction may have joined the rows of several."""
+    """Return whether every row of ``extent`` belongs to one of ``published``. Compaction may have joined the rows of
+    several publishes in one extent."""
     first = bisect_right(published, extent.base_offset, key=_base) - 1
     if extent.is_open or first < 0:
         return False

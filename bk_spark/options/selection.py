@@ -104,8 +104,8 @@ class PatternSelection:
 
 @dataclass(frozen=True, slots=True)
 class TopicSelection:
-    """Topics of Pulsar: ``names`` in full, sorted, each once; or the topics of namespace ``namespace`` whose local name
-    matches ``pattern`` as a whole, which the driver looks up."""
+    """Topics of Pulsar. ``names`` has full names, sorted, each once. If there is a ``pattern``, the selection has
+    instead the topics of ``namespace`` whose whole local name matches it, and the driver looks these up."""
 
     names: tuple[str, ...] = ()
     namespace: str = ""
@@ -117,13 +117,14 @@ class TopicSelection:
         return f"{'topic' if len(self.names) == 1 else 'topics'} {shown(self.names)}"
 
     def takes(self, topic: TopicName) -> bool:
-        """Whether a topic, or a partition by itself or with its topic, is selected."""
+        """Return whether this selects ``topic``: by its name, by the name of the topic of which it is a partition, or
+        by the pattern."""
         if self.pattern is None:
             return str(topic) in self.names or str(topic.whole) in self.names
         return f"{topic.tenant}/{topic.namespace}" == self.namespace and self.matches(topic.whole.local)
 
     def matches(self, local: str) -> bool:
-        """Whether the pattern matches the local name of a topic."""
+        """Return whether the pattern matches the local name of a topic."""
         return self.pattern is not None and re.fullmatch(self.pattern, local) is not None
 
 
@@ -223,8 +224,8 @@ def parse_topics(names: Iterable[str]) -> TopicSelection:
 
 
 def parse_topics_pattern(text: str) -> TopicSelection:
-    """Parse ``topicsPattern``: a regular expression for the local name, with the namespace in front of it as it is
-    (``persistent://public/default/ord.*``); ``*`` alone stands for all topics. Raises InvalidArgumentError."""
+    """Parse ``topicsPattern``. It is a namespace, followed by a regular expression for the local name
+    (``persistent://public/default/ord.*``). ``*`` alone stands for all topics. Raises InvalidArgumentError."""
     from bk_core.pulsar.model.topic_name import DEFAULT, PUBLIC, TopicName
 
     expected = f"a regular expression behind a namespace, such as {TOPIC_PREFIX}{PUBLIC}/{DEFAULT}/ord.*"

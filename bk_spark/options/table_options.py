@@ -60,7 +60,7 @@ _OF_A_QUERY = {"checkpointlocation", "queryname"}
 
 
 def creates_table(given: Mapping[str, str]) -> bool:
-    """Whether Spark asks for the columns of a table that it is about to create."""
+    """Return whether Spark asks for the columns of a table that it is about to create."""
     return _MADE_BY_SPARK in {normalise(key) for key in given}
 
 

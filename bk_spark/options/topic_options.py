@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of topics of Pulsar: which ones there are, which ones exclude each other, and the positions that
-``startingOffsets`` and ``endingOffsets`` name (docs/pulsar.md). Pure, with one exception: files of private keys are
-read here, on the driver.
+"""Defines the options of topics of Pulsar, checks which of them exclude each other, and parses the positions in
+``startingOffsets`` and ``endingOffsets`` (docs/pulsar.md). Pure, with one exception: files of private keys are read
+here, on the driver.
 
-A position is that of a message: its ledger and entry, and within a batch its place. Starts are inclusive and ends are
-exclusive.
+A position is that of a message. It has a ledger and an entry and, within a batch, the index in the batch. Starts are
+inclusive and ends are exclusive.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ Place: TypeAlias = "MessageId | int"
 
 @dataclass(frozen=True, slots=True)
 class TopicBound:
-    """Where to begin or end in each topic or partition. ``everywhere`` holds if there are no ``places``, which are by
-    the full names of topics without partitions and of partitions."""
+    """The begin or the end of a read in each topic or partition. ``places`` has the positions by the full names of
+    partitions and of topics without partitions. Without ``places``, ``everywhere`` holds for all of them."""
 
     everywhere: int
     places: Mapping[str, Place] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class TopicBound:
         return self.places.get(str(topic), self.everywhere)
 
     def has(self, value: int) -> bool:
-        """Whether any topic has this value."""
+        """Return whether any topic has this ``value``."""
         return value in self.places.values() if self.places else value == self.everywhere
 
     def check(self, option: str, topics: Sequence[TopicName]) -> None:
@@ -95,8 +95,8 @@ class TopicBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOptions:
-    """The checked options of a read of topics. Times are in milliseconds since 1970, of publishing. ``start_option``
-    is the option that says where to begin, for messages."""
+    """The checked options of a read of topics. Times are publish times in milliseconds since 1970. ``start_option`` is
+    the name of the option that chooses the begin, for errors."""
 
     metadata_uri: str = ""
     admin_url: str = ""
@@ -182,8 +182,8 @@ def check_not_for_topics(texts: Mapping[str, str], selection: object) -> None:
 def topic_options(
     texts: Mapping[str, str], values: Mapping[str, Any], selection: TopicSelection, *, is_stream: bool
 ) -> TopicOptions:
-    """Return the options of a read of topics. ``texts`` are those that were given, ``values`` has all of them, read.
-    Raises InvalidArgumentError for options that exclude each other and for values that cannot be."""
+    """Return the options of a read of topics. ``texts`` has the given options as text, and ``values`` has the parsed
+    values of all options. Raises InvalidArgumentError for options that exclude each other and for impossible values."""
     _check_one_start(texts)
     return TopicOptions(
         metadata_uri=values["pulsarMetadataUri"] or "",
@@ -253,7 +253,8 @@ def _place(option: str, text: str, topic: TopicName, value: object) -> Place:
 
 
 def _of_text(text: str) -> MessageId:
-    """Parse ``ledger:entry``, or as Pulsar's tools print an id ``ledger:entry:partition`` and ``…:batch index``."""
+    """Parse ``ledger:entry``, or a message id as Pulsar's tools print it: ``ledger:entry:partition`` and ``…:batch
+    index``."""
     from bk_core.pulsar.model.message_id import MessageId
 
     numbers = [int(part) for part in text.split(":")]
@@ -314,7 +315,7 @@ def _subscription(text: str | None) -> str | None:
 
 
 def _offload(values: Mapping[str, Any]) -> OffloadStorage:
-    """Return how offloaded ledgers are read. The file of credentials is read here, on the driver."""
+    """Return the settings for reads of offloaded ledgers. The file of credentials is read here, on the driver."""
     from bk_core.pulsar.offloaded.access import OffloadStorage
 
     given = OffloadStorage(

@@ -68,13 +68,13 @@ def extents_of(bookkeeper: BookKeeper, source: LogSource, head: LogHead, first: 
 
 
 def start_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
-    """Return where the options begin to read a log: an offset, EARLIEST or LATEST. If the options give a time, all
-    pages of the log are read."""
+    """Return the begin of a read of a log by the options: an offset, EARLIEST or LATEST. If the options give a time,
+    all pages of the log are read."""
     return _bound_of(bookkeeper, options.starting, options.starting_timestamp, source, head)
 
 
 def end_of(bookkeeper: BookKeeper, options: BkOptions, source: LogSource, head: LogHead) -> int:
-    """Return where the options end to read a log, exclusive. See :func:`start_of`."""
+    """Return the end of a read of a log by the options, exclusive, in the forms of :func:`start_of`."""
     return _bound_of(bookkeeper, options.ending, options.ending_timestamp, source, head)
 
 

@@ -63,7 +63,8 @@ def packed_plans(
 def check_codec(
     bookkeeper: BookKeeper, options: BkOptions, resolved: Resolved, codec: codecs.RowCodec, *, stream: bool
 ) -> Schemas:
-    """Have the codec check the extents of each log. Return the schemas of the logs, or none if the codec needs none."""
+    """Let the codec check the extents of each log. Return the schemas of each log, or nothing if the codec needs no
+    schemas."""
     schemas: dict[str, Mapping[int, bytes]] = {}
     for log, written in resolved.written.items():
         if log is not None and codecs.keeps_schema(options):

@@ -161,7 +161,8 @@ class HoldBack:
         self._last: float | None = None
 
     def holds(self, entries: int, now_s: float) -> bool:
-        """Whether a batch of ``entries`` entries must wait at the time ``now_s``. If not, it counts as made."""
+        """Return whether a batch of ``entries`` entries must wait at the time ``now_s``. If not, the batch counts as
+        made, and the delay of the next one begins at ``now_s``."""
         if not entries:
             return False
         enough = self._entries_min is None or entries >= self._entries_min

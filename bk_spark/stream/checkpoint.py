@@ -41,8 +41,8 @@ class CheckpointBatch:
 
 @dataclass(frozen=True, slots=True)
 class QueryCheckpoint:
-    """One query's directory. ``planned`` is the last planned batch. ``committed`` is the last done batch, None if none
-    is done or its plan cannot be read; ``committed_number`` is its number, −1 for none."""
+    """The directory of one query. ``planned`` is the last planned batch. ``committed`` is the last committed batch, or
+    None if none is committed or its plan cannot be read. ``committed_number`` is its number, or −1."""
 
     path: Path
     query_id: str | None
@@ -69,8 +69,8 @@ def local_folder(location: str) -> Path | None:
 
 
 def source_logs(location: str) -> set[str]:
-    """Return the uuids of the logs that the newest planned batch reads; empty if its plan cannot be read. Never
-    raises."""
+    """Return the uuids of the logs that the newest planned batch reads, or an empty set if its plan cannot be read.
+    Never raises."""
     try:
         folder = local_folder(location)
         numbers = [] if folder is None else _numbers(folder / "offsets")
@@ -91,8 +91,8 @@ def plan_of(location: str, batch_id: int) -> bytes:
 
 
 def is_batch_planned(location: str) -> bool:
-    """Whether a batch is planned and not committed, as while a micro-batch runs. A continuous trigger writes the plan
-    of an epoch only after the epoch. Also true if the checkpoint cannot be read."""
+    """Return whether a batch is planned and not committed, which is so while a micro-batch runs. A continuous trigger
+    writes the plan of an epoch only after the epoch. True also if the checkpoint cannot be read."""
     try:
         folder = local_folder(location)
         if folder is None or not (folder / "metadata").is_file():

@@ -63,7 +63,7 @@ class LogSpans:
         self.sealed = joined_spans(coarse, self._fine)
 
     def is_short(self, head: LogHead, position: int | None) -> bool:
-        """Whether there are pages that the stream may reach soon."""
+        """Return whether the log has pages past those that were read. False if ``position`` is None."""
         return position is not None and self._fine_end(head) < _paged_end(head)
 
     def _fine_end(self, head: LogHead) -> int:

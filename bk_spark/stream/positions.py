@@ -263,8 +263,8 @@ def _check_gone(source: Source, seen: Seen, options: BkOptions) -> None:
 
 
 def _is_overwritten(source: Source, offset: StreamOffset, known: SourceSeen, options: BkOptions) -> bool:
-    """Whether a log was overwritten after ``offset``; False for a ledger. Raises LogRecreatedError if the name belongs
-    to another log now, and LogOverwrittenError for an overwritten log if ``onOverwrite=fail``."""
+    """Return whether a log was overwritten after ``offset``; False for a ledger. Raises LogRecreatedError if the name
+    belongs to another log now, and LogOverwrittenError for an overwritten log if ``onOverwrite=fail``."""
     head = known.head
     if head is None:
         return False

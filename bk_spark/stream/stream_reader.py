@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 BEHIND_MAX_S = 30.0
-"""How long, in seconds, a source may end before the stream's position. A metadata server may be behind for a while."""
+"""The number of seconds for which a source may end before the stream's position. A metadata server may be behind for a
+while."""
 
 
 class StreamReader(compat.StreamReaderBase):
@@ -132,7 +133,7 @@ class StreamReader(compat.StreamReaderBase):
         return read_rows(partition.value, self.codec, self.options)
 
     def commit(self, end: Json) -> None:
-        """Does nothing: BookKeeper keeps no cursor, and Spark calls this one batch late."""
+        """Do nothing. BookKeeper keeps no cursor, and Spark calls this one batch late."""
 
     def stop(self) -> None:
         if self._watch is not None:

@@ -112,8 +112,8 @@ class Board:
             self._news.notify_all()
 
     def goes_on(self) -> bool:
-        """Whether the followers must go on. If no caller has asked for ``idle_s``, this ends the run, and the next call
-        begins another."""
+        """Return whether the followers must go on. If no caller has asked for ``idle_s``, this ends the run, and the
+        next call begins another."""
         with self._news:
             if not self._waiting and time.monotonic() - self._called > self._times.idle_s:
                 self._over = True

@@ -54,9 +54,9 @@ R = TypeVar("R")
 
 
 class ProcessCache(Generic[T]):
-    """A cache of at most ``size_max`` things of this process. It closes the least recently used one first. A thing that
-    has become unusable (``is_usable``) is closed and replaced, so that a broken one is not returned for ever. A forked
-    child begins with an empty cache and closes nothing, because the sockets belong to the parent."""
+    """A cache of at most ``size_max`` objects of this process. It closes the least recently used object first. An
+    object that has become unusable (``is_usable``) is closed and replaced, so that it is not returned for ever. A
+    forked child begins with an empty cache and closes nothing, because the sockets belong to the parent."""
 
     def __init__(
         self, size_max: int, close: Callable[[T], None], is_usable: Callable[[T], bool] = lambda thing: True
@@ -70,7 +70,7 @@ class ProcessCache(Generic[T]):
         self._things: OrderedDict[Hashable, T] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the thing of ``key``; make it if there is none. Only one ``make`` runs at a time."""
+        """Return the object for ``key``, and make it if there is none. Only one ``make`` runs at a time."""
         full_key = (os.getpid(), key)
         surplus: list[T] = []
         with self._lock:
@@ -171,7 +171,7 @@ def patiently(options: BkOptions, work: Callable[[BookKeeper], R]) -> R:
 
 
 def is_connected(options: BkOptions) -> bool:
-    """Whether this process has the session that :func:`client` would return."""
+    """Return whether this process has the session that :func:`client` would return."""
     return (options.metadata_service_uri, options.client_settings) in _clients
 
 

@@ -55,7 +55,8 @@ def extents_by_log(options: BkOptions, publish_id: PublishId, messages: Sequence
 
 
 class Gathering:
-    """One try to write what small tasks sent. ``counts_rows`` means that an entry may hold several rows."""
+    """One attempt to write the entries that small tasks sent. ``counts_rows`` means that an entry may hold several
+    rows."""
 
     def __init__(self, options: BkOptions, publish_id: PublishId, *, counts_rows: bool) -> None:
         self._options, self._publish_id, self._counts_rows = options, publish_id, counts_rows

@@ -23,7 +23,7 @@ class WriterBookieCalls:
         self._force_s, self._lac_s = force_s, lac_s
 
     async def force(self, effect: SendForce) -> Forced | ForceFailed:
-        """Have a bookie sync the entries of a session. Return the result as an event for the machine."""
+        """Make a bookie sync the entries of a session. Return the result as an event for the machine."""
         try:
             link = self._transport.link(effect.bookie)
             await link.force(self._ledger_id, effect.session, deadline_s=self._force_s)

@@ -300,8 +300,8 @@ class LedgerWriter:
         return await last
 
     def _force_for_room(self) -> None:
-        """With deferred syncs, have the bookies sync the sent entries. Until then this client keeps these entries, and
-        they use the limits on its memory."""
+        """If syncs are deferred, make the bookies sync the sent entries. Until they have synced, this client keeps
+        these entries in memory, and they count against its limits."""
         if self._machine.delivery.deferred and self._machine.forced_to < self._machine.lap:
             self._driver.feed(Force())
 
