@@ -57,8 +57,9 @@ GROUPS: Mapping[str, Group] = {
     PULSAR: MeasurementGroup(PULSAR),
 }
 USUAL = [name for name in GROUPS if name not in (INTEROP, HEAL, PULSAR)]
-"""The groups that are measured by default. The others must be named: ``interop`` compares with Apache alone, Apache's
-healing takes an hour, and ``pulsar`` needs a broker, whose clients it is compared with unless peers are given."""
+"""The groups that are measured by default. The other groups must be named. ``interop`` compares only with Apache.
+``heal`` takes an hour with Apache's bookies. ``pulsar`` needs a broker, and is compared with Pulsar's clients unless
+``--peer`` names others."""
 PEERS = ("raw", "apache", "kafka", "pulsar")
 TABLE_WIDTH = 170
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``uv run --with polars --with polars-avro --with pyruhvro python -m benchmarks.avro``: decoders of Avro datums.
 
-Each decodes the same 100,000 datums. ``bk_core`` includes everything from the places of the bytes to Arrow columns that
-are resolved to the schema of a read. The time of the others does not include the preparation of their input: a list of
-the datums, or an Avro file in memory with all datums in one block. Decision record 0077 has the figures.
+Each decoder decodes the same 100,000 datums. The time of ``bk_core`` is that of its whole work: from the positions of
+the datums' bytes to Arrow columns, which are resolved to the schema of the read. The time of the other decoders does
+not include the preparation of their input, which is a list of the datums, or an Avro file in memory with all datums in
+one block. Decision 0077 has the figures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how fast the copies of a lost bookie are restored, and what a writer feels meanwhile.
+"""Measures how fast the copies of a lost bookie are restored, and how much a writer slows down meanwhile.
 
 Our client fills a cluster of four bookies, ours or Apache's, in the same way. A writer appends to it, alone at first;
-then one bookie is lost, or drained. The time runs from the first mark to the last record that names the bookie.
+then one bookie is lost, or drained. The time is counted from the first mark of an underreplicated ledger until no
+record names the bookie.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ SINGLES = 500
 ANSWER_S = 600.0
 """How long a command of the clients may take, in seconds."""
 MEGABYTES = {LAN: 150e6, FAR: 150e6, LOSSY: 50e6}
-"""The bytes of a run, by link: a few seconds of 1 Gbit/s, through which each byte goes three times."""
+"""The payload bytes of a run, by link. At 1 Gbit/s a run takes a few seconds, because the client sends each byte to
+three bookies."""
 
 
 def clients_at(world: World, place: Place) -> Any:

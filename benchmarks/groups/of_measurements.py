@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A group as the command needs it, made from a list of measurements that share a world."""
+"""A group of :mod:`benchmarks`, made from a list of measurements that share a world."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def spark_client(world: World) -> Callable[[], Run]:
 
 
 def check(frame: Any, count: int) -> None:
-    """Raise AssertionError if a frame has not so many rows."""
+    """Raise AssertionError if a frame does not have ``count`` rows."""
     found = frame.count()
     assert found == count, f"{found} messages, not {count}"
 

@@ -36,7 +36,8 @@ NOTE = (
 
 
 class Apache:
-    """Clusters of Apache's bookies on the world's ZooKeeper, and clients of Apache's, all in one Java."""
+    """Clusters of Apache's bookies on the world's ZooKeeper, and Apache's clients, which all run in one Java
+    process."""
 
     def __init__(self, world: World) -> None:
         from tests.interop.jars import toolchain

@@ -41,7 +41,7 @@ CONSUMER = {
     "check.crcs": True,
 }
 AT_ONCE = 10_000
-"""The number of messages of one ``consume``, and between two calls of ``poll``."""
+"""The number of messages that one call of ``consume`` returns, and that are produced between two calls of ``poll``."""
 PATIENCE_S = 60.0
 NOTE = (
     f"Kafka {install.KAFKA}, confluent-kafka, one broker, one partition, one copy, no sync, acks=all, a CRC a batch; "
@@ -71,7 +71,7 @@ class Kafka:
         return lambda: Run.of(total / self._receive_s(topic, count), total)
 
     def _send_s(self, topic: str, size: int, total: int) -> float:
-        """Return the seconds; the client is connected before."""
+        """Produce messages of ``total`` bytes. Return the seconds without those of connecting."""
         from confluent_kafka import Producer
 
         payloads = self._world.data.messages(size, total)
@@ -93,7 +93,7 @@ class Kafka:
         self._check(not left, f"{left} messages were not answered")
 
     def _receive_s(self, topic: str, count: int) -> float:
-        """Return the seconds; the client is connected before."""
+        """Consume ``count`` messages. Return the seconds without those of connecting."""
         from confluent_kafka import Consumer
 
         consumer = Consumer({"bootstrap.servers": self.address, "group.id": topic, **CONSUMER})

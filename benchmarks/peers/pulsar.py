@@ -2,8 +2,7 @@
 """Apache Pulsar: one broker on three bookies, its Java client, and its Python client.
 
 The broker has Pulsar's default settings, except that it keeps no messages in its own memory, so that a reader of
-history reads from the bookies. All Java processes run with the JVM's
-optimizing compiler C2.
+history reads from the bookies. All Java processes run with the JVM's optimizing compiler C2.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ APACHES_BROKER = "broker on Apache's bookies"
 BOOKIE_COUNT = 3
 CALL_S = 900.0
 IN_FLIGHT = 1000
-"""Messages that a load has in flight, of all topics."""
+"""The maximum number of messages of all topics of a load that are sent and not acked."""
 TOPICS = "persistent://public/default/"
 SETTINGS = {
     "brokerDeduplicationEnabled": "false",

@@ -13,11 +13,11 @@ from tests.interop.pulsar_calls import SEND_S, serve
 
 RECEIVE_MS = 60_000
 QUEUE = 10_000
-"""Messages that the client fetches ahead. With its default, 1000, it is slower."""
+"""The number of messages that the client fetches ahead. With its default of 1,000 it is slower."""
 
 
 class ReaderCalls:
-    """Commands."""
+    """The commands of this process. Each public method is one."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -27,7 +27,8 @@ class ReaderCalls:
         return {}
 
     def drain(self, topic: str, count: int) -> dict[str, Any]:
-        """Read so many messages from the first one on. Return the seconds and the bytes of the values."""
+        """Read the first ``count`` messages of the topic. Return the seconds that this takes, and the total size of the
+        messages' values in bytes."""
         began, size = time.perf_counter(), 0
         reader = self._client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=QUEUE)
         for _ in range(count):

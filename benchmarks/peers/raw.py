@@ -39,9 +39,10 @@ BEHIND_MAX = 64
 """The maximum number of messages that the slowest server may be behind, as a bookie of ours may be."""
 READ_BYTES = 1 << 20
 TLS_PIECE = 256 << 10
-"""The bytes that one call encrypts. OpenSSL wants what it could not send to be passed again."""
+"""The number of bytes that one call encrypts. It is small, because bytes that could not be sent must be passed to
+OpenSSL again."""
 BARE_S = 300
-"""The time, in seconds, in which a bare client must do its work. After that it has lost an answer."""
+"""The limit, in seconds, for the work of a bare client. A client that takes longer has missed an answer."""
 
 Message = list[memoryview]
 B = TypeVar("B", BareReaders, BareWriters)

@@ -2,7 +2,8 @@
 """Rows per second of 100 B and 1 KB, written, read and streamed, beside Spark's own limits or beside spark-sql-kafka.
 
 Ours and the peer take turns, so that other work of the machine affects both. Our side has three bookies, Qw 3, Qa 2,
-fdatasync before each ack, and a digest for each entry. Nothing is set for the workers' allocator.
+fdatasync before each ack, and a digest for each entry. The memory allocator of Spark's workers has its default
+settings.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ NAMES = {100: "100b", 1_000: "1kb"}
 PARTITIONS = 2
 ID_DIGITS = 10
 WARM_UP = 2
-"""The number of warm-up reads. After them Java has compiled what they need; before, compiling takes a fifth of the
-processors."""
+"""The number of warm-up reads. During them Java compiles the code that reads need. While it compiles, that takes a
+fifth of the processors' time."""
 WRITE_WARM_UP = 1
 """The number of warm-up writes. It is small, because each write leaves its rows on the disk."""
 READ_SHARE, WRITE_SHARE, STREAM_SHARE = 0.65, 0.7, 0.75
-"""The wanted shares of the ceilings."""
+"""The least wanted shares of the ceilings' rates."""
 OF_KAFKA = {100: {"write": 1.2, "read": 2.0, "stream": 1.3}, 1_000: {"write": 1.0, "read": 1.3, "stream": 0.9}}
 """The wanted ratios to spark-sql-kafka's rows per second."""
 

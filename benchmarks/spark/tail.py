@@ -30,8 +30,8 @@ PATIENCE_S = 30.0
 
 
 def tail_figures(world: World) -> list[Figure]:
-    """Measure both. The row comes first, because Spark starts its Java, and a client of ours may then be at work
-    elsewhere."""
+    """Measure the delay to ``latestOffset`` and the delay to the row. The row is measured first, because Spark starts
+    its Java process then, and no client of ours should work meanwhile."""
     rows = row_figures(world)
     return [*offset_figures(world), *rows]
 

@@ -96,7 +96,8 @@ def single_add_figures(folder: Path, runs: int, scale: float) -> list[StorageFig
 
 
 def amplification_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """Measure the bytes that reach the disk for a byte of payload, each case over whole segments with their indexes."""
+    """Measure the bytes that reach the disk for each byte of payload. Each case fills whole segments and seals them, so
+    that the bytes of their indexes count, too."""
     note = "bytes that the kernel wrote for this process / bytes of payload; 1,000 B an entry"
     cases = [
         ("write_amplification_1mb", 1, 1 << 20, 4, GROUP_AMPLIFICATION, "groups of one frame of 1 MiB"),

@@ -47,8 +47,8 @@ _LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a run: rates of appends in MB/s, bytes that were dead and that came back, and the seconds of the
-    compaction."""
+    """The result of a run. It has the rates of appends in MB/s, the numbers of bytes that were dead and that came back,
+    and the seconds of the compaction."""
 
     alone: float
     meanwhile: float
@@ -59,8 +59,8 @@ class Outcome:
 
 
 class Bookie:
-    """The threads of a bookie's storage around a store, and appends as fast as they are committed. Use it on the
-    loop."""
+    """A bookie's storage without a network: the threads that commit and maintain ``store``, and appends, as many as it
+    can commit. Make it and use it on one loop."""
 
     def __init__(self, store: Store) -> None:
         self._store, loop = store, asyncio.get_running_loop()

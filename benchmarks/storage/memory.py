@@ -51,7 +51,7 @@ def write_frames(folder: Path, segments: int, segment_bytes: int) -> None:
 
 
 def memory_figures(folder: Path, runs: int, scale: float) -> list[StorageFigure]:
-    """Measure one run, as the other figure of memory does: growth shows within it."""
+    """Measure one run, whatever ``runs`` says. Growth shows within a run."""
     segment_bytes = scaled_segment(SEGMENT_BYTES, scale)
     command = ["benchmarks.storage.memory", str(folder), str(SEGMENTS), str(segment_bytes)]
     return figures_of([line for line, _ in told_by(command)], segment_bytes)

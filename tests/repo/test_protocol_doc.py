@@ -43,7 +43,7 @@ from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
 
 DOC = Path(__file__).parents[2] / "docs" / "protocol.md"
-CHARACTERS_MAX = 52_000
+CHARACTERS_MAX = 55_000
 COLUMNS = 100
 BLOCK = re.compile(r"(?<=<!-- list: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 3, 3), (6, 3, 2), (6, 3, 3), (7, 3, 3)]

@@ -149,7 +149,7 @@ def _single(node: Node) -> Node:
 
 
 def _parsed_as(node: Node) -> pa.DataType:
-    """Return the Arrow type as which values of a type are parsed."""
+    """Return the Arrow type with which Arrow's JSON parser reads the values of a node."""
     node = _single(node)
     if node.logical == "decimal":
         return pa.decimal256(76, node.scale)  # Arrow's parser does not check the precision of a decimal128

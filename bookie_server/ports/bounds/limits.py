@@ -86,7 +86,8 @@ class Account:
 
 
 class ClientShare:
-    """One stream's share in its client's accounts, until :meth:`end`."""
+    """The accounts in which the requests and ledgers of one stream count: that of its client's address and that of its
+    client's identity. :meth:`end` leaves them."""
 
     __slots__ = ("_accounts", "_ledgers", "_limits", "owners")
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes checkpoints piece by piece beside all other work, and decides which segments may be recycled (S4, I11).
 
-The state is copied in chunks, on the thread that owns the index, and written here. The copy is fuzzy: records that come
-in meanwhile may or may not be in it. Both are right, because state folds in any order. The state of each segment up to
-``through`` was folded before that segment was sealed, and so before the copy begins. Anything later is in a segment
-above ``through``, which a start reads.
+The thread that owns the index copies the state of the ledgers in chunks, and this module writes them. Records that
+arrive during the copy may or may not be in it. That does no harm: a start folds every record of the segments above
+``through`` into the state, and records may be folded more than once and in any order. The records of each segment up to
+``through`` were folded before that segment was sealed, and so before the copy begins.
 
-A checkpoint counts once it is durable *and* IDENTITY names its number: a start that finds no readable checkpoint with
+A checkpoint counts once it is durable *and* IDENTITY has its number. A start that finds no readable checkpoint with
 that number or a newer one knows that one was lost. No segment is recycled before that.
 """
 
