@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing keeps order and numbers, whatever is mixed; configuration is checked with its relations."""
+"""Coalescing keeps order and numbers, whatever is mixed."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bk_core.client.config import ClientConfig
 from bk_core.client.writing.append_queue import AppendQueue, cost
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import pieces
-from bk_core.errors import InvalidArgumentError
 
 ITEMS = st.lists(
     st.one_of(st.binary(max_size=60), st.lists(st.binary(max_size=40), min_size=1, max_size=5)), max_size=30
@@ -48,17 +45,3 @@ def test_pieces_hold_every_entry_and_respect_the_size(sizes: list[int], frame_by
 
 def test_empty_entries_count_in_the_window() -> None:
     assert cost(0, 10) == 320
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"window_bytes_max": 0},
-        {"frame_bytes": 32 << 20, "window_bytes_max": 64 << 20},
-        {"window_bytes_max": 1 << 30},
-        {"reconnect_budget_ms": 20_000},
-    ],
-)
-def test_configuration_that_contradicts_itself_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
-        ClientConfig(**wrong)
