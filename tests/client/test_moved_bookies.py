@@ -19,12 +19,9 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
 from bk_core.wire.lane.evidence import ReadTrailer
-from tests.kit.lanes import lane_port
+from tests.kit.lanes import ON_EACH_LANE, lane_port
 from tests.kit.moving_cluster import MovingCluster, moving_cluster
 
-ON_EACH_LANE = pytest.mark.parametrize(
-    "lane", [DIRECT, pytest.param(GRPC, marks=pytest.mark.long), pytest.param(BOOKIE_RPC, marks=pytest.mark.long)]
-)
 STORY_S = 60.0
 COUNT = 50
 

@@ -20,9 +20,9 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError
 from bk_core.logs.named_log import NamedLog
 from bk_core.metadata import open_store
-from bk_core.model import BOOKIE_RPC, DIRECT, GRPC
+from bk_core.model import BOOKIE_RPC
 from bookie_server.main import Bookie
-from tests.kit.lanes import bookie_config
+from tests.kit.lanes import ON_EACH_LANE, bookie_config
 from tests.kit.leftovers import grown, held_by
 from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
@@ -75,9 +75,7 @@ async def work(bookkeeper: BookKeeper, number: int) -> None:
         await leader.append(b"of a log")
 
 
-@pytest.mark.parametrize(
-    "lane", [DIRECT, pytest.param(GRPC, marks=pytest.mark.long), pytest.param(BOOKIE_RPC, marks=pytest.mark.long)]
-)
+@ON_EACH_LANE
 def test_nothing_of_what_has_ended_stays_in_a_client_or_a_bookie(lane: str, tmp_path: Path) -> None:
     async def story() -> None:
         uri = f"memory://{uuid.uuid4().hex}"

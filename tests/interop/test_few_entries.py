@@ -15,7 +15,8 @@ from bk_cli.explain.ledger_seen import see_ledger
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.client import ClientConfig, connect
 from bk_core.entries.apache import lac_body
-from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, DigestType
+from bk_core.model import BOOKIE_RPC, DigestType
+from bk_core.transport.lanes import LANES
 from bk_core.wire.lane.evidence import LacEvidence
 from tests.interop.jars import MAIN, toolchain
 from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
@@ -86,7 +87,7 @@ def test_on_apaches_bookies(apaches: str, peer: PeerClient, sizes: tuple[int, in
 
 
 @SHAPES
-@pytest.mark.parametrize("lane", [DIRECT, GRPC, BOOKIE_RPC])
+@pytest.mark.parametrize("lane", LANES)
 @pytest.mark.rule("P9")
 def test_on_our_bookies(ours: str, peer: PeerClient, sizes: tuple[int, int, int], lane: str) -> None:
     assert open_ledger_of_one(ours, sizes, lane, peer.client(ours)) == (0, 0)

@@ -35,6 +35,12 @@ from tests.kit.memory_bookie import MemoryNetwork
 KEY = ledger_key(PASSWORD)
 DEADLINE_S = 5.0
 
+_FIRST, *_OTHERS = LANES
+ON_EACH_LANE = pytest.mark.parametrize(
+    "lane", [_FIRST, *(pytest.param(lane, marks=pytest.mark.long) for lane in _OTHERS)]
+)
+"""For a test of seconds. Only the first lane is tried in every check."""
+
 
 def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -> Digester:
     return Digester(digest_type, PASSWORD, ledger_id)

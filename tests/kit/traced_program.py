@@ -26,11 +26,11 @@ from bk_core.client import ClientConfig, connect
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import LedgerFencedError, NoSuchLedgerError
 from bk_core.metadata import open_store
-from bk_core.model import DIRECT, GRPC
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.write.log_writer import LogWriter
 from bookie_server.main import Bookie
+from tests.kit.lane_table import OURS
 from tests.kit.lanes import bookie_config
 from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
@@ -101,7 +101,7 @@ async def main(folder: Path) -> None:
             config = bookie_config(folder / str(number), uri, bookie_id=f"b{number}")
             bookie = await Bookie.start(config, open_store(uri), init_cluster=number == 0)
             stack.push_async_callback(bookie.stop)
-        for lane in (DIRECT, GRPC):
+        for lane in OURS:
             await ledgers(uri, lane)
         for blocked in (threads, log, tasks):
             await asyncio.to_thread(blocked, uri)
