@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import verified_batches
 from bk_core.entries.parts import Parts
+from bk_core.entries.verified import verified_batches
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId
 from bk_core.protocol import events as ev

@@ -17,7 +17,7 @@ from bk_core.client.reading.ranges import Quarantine, began_to_come
 from bk_core.client.running.metrics import Observer
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import verified_batches
+from bk_core.entries.verified import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
 from bk_core.observe.traces import spans

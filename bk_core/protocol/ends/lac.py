@@ -11,7 +11,7 @@ from bk_core import quorum
 from bk_core.entries.apache import parse_lac_body
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import verified_batches
+from bk_core.entries.verified import verified_batches
 from bk_core.errors import IntegrityError, Outcome, QuorumTimeoutError
 from bk_core.model import NO_ENTRY, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev

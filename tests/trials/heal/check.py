@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from bk_core.client import BookKeeper
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import verified_batches
+from bk_core.entries.verified import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError, NoSuchLedgerError
 from bk_core.logs.named_log import NamedLog
 from bk_core.metadata.port import MetadataStore
