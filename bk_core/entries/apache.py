@@ -16,8 +16,8 @@ HEADER_BYTES = 32
 _LAC_BODY = struct.Struct(">qq")
 
 
-def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> EntryBatch:
-    """Return the entries in ``buffer``, where they follow each other in Apache's layout, as a batch. Verifies each
+def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Digester) -> EntryBatch:
+    """Return entries in Apache's layout as a batch. ``begins`` has the position of each in ``buffer``. Verifies each
     digest and copies the payload. Raises IntegrityError, which names the first bad entry."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
@@ -28,57 +28,51 @@ def split_entries(buffer: memoryview, lengths: U32, digester: Digester) -> Entry
             value=f"ledger {digester.ledger_id}, entry number {int(lengths.argmin())}",
             remedy="read another copy",
         )
-    prefixes, payload = _cut(buffer, lengths, prefix_bytes)
+    prefixes = _rows(buffer, begins, prefix_bytes)
     numbers = np.ascontiguousarray(prefixes[:, :HEADER_BYTES]).view(">i8").astype(np.int64)
     if bool((numbers[:, 0] != digester.ledger_id).any()):
         raise IntegrityError(
             "an Apache entry of another ledger", value=f"ledger {digester.ledger_id}", remedy="read another copy"
         )
+    payload_begins, ends = (begins + prefix_bytes).tolist(), (begins + lengths).tolist()
+    payloads = list(map(buffer.__getitem__, map(slice, payload_begins, ends)))
     payload_lengths = (lengths - np.uint32(prefix_bytes)).astype(np.uint32)
     ids, lacs, ledger_lengths = (np.ascontiguousarray(numbers[:, k]) for k in (1, 2, 3))
-    batch = EntryBatch(
-        lengths=payload_lengths,
-        payload=payload,
-        ledger_id=digester.ledger_id,
-        first_entry_id=int(ids.min()),
-        digests=np.ascontiguousarray(prefixes[:, HEADER_BYTES:]),
-        digest_type=digester.digest_type,
-        ids=ids,
-        lac=int(lacs.max()),
-        lacs=lacs,
-        length_before=int(ledger_lengths[0]) - int(payload_lengths[0]),
-        ledger_lengths=ledger_lengths,
-    )
-    right = digester.verify(batch)
+    computed = digester.compute(ids, lacs, ledger_lengths, payload_lengths, payloads)
+    digests = np.ascontiguousarray(prefixes[:, HEADER_BYTES:])
+    right = (computed == digests).all(axis=1)
     if not right.all():
         raise IntegrityError(
             "an entry's digest differs",
             value=f"ledger {digester.ledger_id}, entry {int(ids[int(right.argmin())])}",
             remedy="read another copy",
         )
-    return batch.compact()
+    return EntryBatch(
+        lengths=payload_lengths,
+        payload=memoryview(b"".join(payloads)),
+        ledger_id=digester.ledger_id,
+        first_entry_id=int(ids.min()),
+        digests=digests,
+        digest_type=digester.digest_type,
+        ids=ids,
+        lac=int(lacs.max()),
+        lacs=lacs,
+        length_before=int(ledger_lengths[0]) - int(payload_lengths[0]),
+        ledger_lengths=ledger_lengths,
+    ).compact()
 
 
 def entry_headers_of(buffer: memoryview, begins: I64) -> I64:
     """Return the header of each Apache entry that begins in ``buffer`` at one of the positions ``begins``. A row of the
     result has ledger id, entry id, LAC and ledger length. Each entry must have at least HEADER_BYTES."""
-    raw = np.frombuffer(buffer, dtype=np.uint8)
-    rows = np.ndarray((raw.size - HEADER_BYTES + 1,), f"V{HEADER_BYTES}", raw, 0, (1,))[begins]
-    return rows.view(">i8").reshape(-1, 4).astype(np.int64)
+    return _rows(buffer, begins, HEADER_BYTES).view(">i8").astype(np.int64)
 
 
-def _cut(buffer: memoryview, lengths: U32, prefix_bytes: int) -> tuple[U8, memoryview]:
-    """Return the prefix of each entry (its header and digest) as rows, and the payloads of all entries joined."""
+def _rows(buffer: memoryview, begins: I64, size: int) -> U8:
+    """Return ``size`` bytes from each of these positions in ``buffer``, as rows. The bytes must be there."""
     raw = np.frombuffer(buffer, dtype=np.uint8)
-    low, high = int(lengths.min()), int(lengths.max())
-    if low == high:
-        rows = raw.reshape(lengths.size, high)
-        return rows[:, :prefix_bytes], memoryview(rows[:, prefix_bytes:].tobytes())
-    ends = np.cumsum(lengths, dtype=np.int64)
-    begins = ends - lengths
-    prefixes = raw[begins[:, None] + np.arange(prefix_bytes)]
-    pieces = map(buffer.__getitem__, map(slice, (begins + prefix_bytes).tolist(), ends.tolist()))
-    return prefixes, memoryview(b"".join(pieces))
+    rows = np.ndarray((raw.size - size + 1,), f"V{size}", raw, 0, (1,))[begins]
+    return rows.view(np.uint8).reshape(-1, size)
 
 
 def lac_body(lac: int, digester: Digester) -> bytes:

@@ -58,6 +58,10 @@ def payload_rows(lengths: U32, payload: memoryview) -> Iterable[Bytes]:
     return map(payload.__getitem__, map(slice, (ends - lengths).tolist(), ends.tolist()))
 
 
+def _each(lengths: U32, payload: Bytes | list[memoryview]) -> Iterable[Bytes]:
+    return payload if isinstance(payload, list) else payload_rows(lengths, byte_view(payload))
+
+
 def entry_headers(ledger_id: int, ids: I64, lacs: I64 | int, cumulative_lengths: I64) -> U8:
     """Return Apache's 32-byte header of each entry, one row per entry."""
     headers = np.empty((ids.size, 4), dtype=">i8")
@@ -142,20 +146,23 @@ class Digester:
             return self._mac.digest(header + payload)
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
-    def compute(self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes) -> U8:
-        """Return the digest of each entry, one row per entry. ``lacs`` may be one LAC that all entries have."""
-        count, view = int(lengths.size), byte_view(payload)
+    def compute(
+        self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes | list[memoryview]
+    ) -> U8:
+        """Return the digest of each entry, one row per entry. ``lacs`` may be one LAC that all entries have.
+        ``payload`` has the payloads joined, or a list of them."""
+        count = int(lengths.size)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
         if self.digest_type.needs_key:
             headers = entry_headers(self.ledger_id, ids, lacs, cumulative_lengths)
-            digests = np.frombuffer(self._mac.digests(headers, payload_rows(lengths, view)), dtype=np.uint8)
+            digests = np.frombuffer(self._mac.digests(headers, _each(lengths, payload)), dtype=np.uint8)
             return digests.reshape(count, self.digest_bytes)
         if count <= FEW_ENTRIES:
-            rows = entry_headers(self.ledger_id, ids, lacs, cumulative_lengths).view("V32").ravel().tolist()
-            digested = b"".join(map(self.digest, rows, payload_rows(lengths, view)))
+            heads = entry_headers(self.ledger_id, ids, lacs, cumulative_lengths).view("V32").ravel().tolist()
+            digested = b"".join(map(self.digest, heads, _each(lengths, payload)))
             return np.frombuffer(digested, dtype=np.uint8).reshape(count, self.digest_bytes)
-        crcs = np.fromiter(map(self._crc, payload_rows(lengths, view)), dtype=np.uint32, count=count)
+        crcs = np.fromiter(map(self._crc, _each(lengths, payload)), dtype=np.uint32, count=count)
         crcs ^= self._shifted_header_crcs(ids, lacs, cumulative_lengths, lengths)
         columns = np.zeros((count, self.digest_bytes // 4), dtype=">u4")
         columns[:, -1] = crcs

@@ -613,7 +613,8 @@ def batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> Entr
 def _decode_apache(header: FrameHeader, columns: Columns, payload: memoryview, digester: Digester | None) -> EntryBatch:
     if digester is None:
         raise InvalidArgumentError("entries in Apache's layout need a digester", value=f"ledger {header.ledger_id}")
-    batch = split_entries(payload, columns.lengths, digester)
+    ends = np.cumsum(columns.lengths, dtype=np.int64)
+    batch = split_entries(payload, ends - columns.lengths, columns.lengths, digester)
     expected = np.arange(header.first_entry_id, header.first_entry_id + header.count)
     if not np.array_equal(batch.entry_ids(), expected if columns.ids is None else columns.ids):
         refuse("entry ids differ from those inside the entries", header)

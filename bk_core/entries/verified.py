@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns the frames of a bookie's answer into verified entry batches. Pure."""
+"""Turns the frames of a bookie's answer into verified entry batches. Pure.
+
+Other programs add entries one by one, so an answer may have hundreds of small frames in Apache's layout. Numpy's fixed
+cost for each of them would exceed all other costs. So consecutive frames in this layout become one batch, with one copy
+of their payloads.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bk_core.entries.apache import split_entries
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FrameKind, decode_frame, split_frames
+from bk_core.entries.frame import (
+    APACHE_BYTES,
+    FRAME_HEADER_BYTES,
+    FrameHeader,
+    FrameKind,
+    check_frame,
+    decode_frame,
+    refuse,
+    split_frames,
+)
 from bk_core.errors import IntegrityError
 
 
@@ -13,14 +32,57 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
     """Return the batches in the frames of a bookie's answer. Raises IntegrityError for the first frame that fails a
     check.
 
-    Both CRCs of each frame are checked. The digests of entries are verified in a frame that the bookie cut, or in all
-    frames with ``always`` (recovery, MAC ledgers). A stored frame has its placement stamp as tag; a frame that was cut
-    has the tag 0 (docs/formats.md §1.4).
+    Both CRCs of each frame are checked. The digests of entries are verified in a frame that the bookie cut, in frames
+    in Apache's layout, and in all frames with ``always`` (recovery, MAC ledgers). A stored frame has its placement
+    stamp as tag; a frame that was cut has the tag 0 (docs/formats.md §1.4).
     """
-    batches = []
-    for header, frame in split_frames(frames):
+    batches, at = [], 0
+    for run in _runs(split_frames(frames)):
+        header, frame = run[0]
         if header.kind != FrameKind.ENTRIES:
             raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
-        verify = always or header.tag == 0
-        batches.append(decode_frame(frame, digester=digester, verify_digests=verify, parsed=header))
+        end = at + sum([each.size for each, _ in run])
+        if len(run) > 1:
+            batches.append(_joined(frames[at:end], run, digester))
+        else:
+            verify = always or header.tag == 0
+            batches.append(decode_frame(frame, digester=digester, verify_digests=verify, parsed=header))
+        at = end
     return batches
+
+
+_Frames = Sequence[tuple[FrameHeader, memoryview]]
+
+
+def _runs(frames: _Frames) -> Iterator[_Frames]:
+    """Split frames into runs. A run is a single frame, or frames in Apache's layout with consecutive ids."""
+    begin = 0
+    for k in range(1, len(frames) + 1):
+        if k == len(frames) or not _continues(frames[k - 1][0], frames[k][0]):
+            yield frames[begin:k]
+            begin = k
+
+
+def _continues(before: FrameHeader, header: FrameHeader) -> bool:
+    return (
+        before.flags == header.flags == APACHE_BYTES
+        and before.kind == header.kind
+        and before.first_entry_id + before.count == header.first_entry_id
+    )
+
+
+def _joined(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch:
+    """Return the entries of a run of frames as one batch. ``buffer`` has the bytes of all frames."""
+    for header, frame in run:
+        check_frame(frame, header)
+        if header.ledger_id != digester.ledger_id:
+            refuse(f"expected ledger {digester.ledger_id}", header)
+    counts = [header.count for header, _ in run]
+    lengths = np.concatenate([np.frombuffer(frame, "<u4", header.count, FRAME_HEADER_BYTES) for header, frame in run])
+    heads = np.cumsum([FRAME_HEADER_BYTES + header.columns_bytes for header, _ in run])
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths + np.repeat(heads, counts)
+    batch = split_entries(buffer, begins, lengths, digester)
+    first = run[0][0]
+    if batch.ids is not None or batch.first_entry_id != first.first_entry_id:
+        refuse("entry ids differ from those inside the entries", first)
+    return batch

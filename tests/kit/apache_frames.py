@@ -32,7 +32,8 @@ def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
 def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
     """Make a batch of entries in Apache's layout, and verify all of them. IntegrityError names the first bad one."""
     lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
-    return split_entries(memoryview(b"".join(entries)), lengths, digester)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    return split_entries(memoryview(b"".join(entries)), ends - lengths, lengths, digester)
 
 
 def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> bytearray:
