@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of reads of Pulsar's topics: where an open topic ends (``readMode=quorum``)."""
+"""Mutants of reads of Pulsar's topics: where an open topic ends (``readMode=quorum``), and the messages of batches."""
 
 from __future__ import annotations
 
@@ -55,5 +55,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if end is not None or end is None:\n",
         tests=(f"{_TESTS}read_that_ends_where_the_lac_is_does_not_wait",),
         breaks="a read of confirmed messages takes a settle time longer",
+    ),
+    Mutant(
+        name="payload-beyond-its-batch",
+        path="bk_core/pulsar/messages/batches.py",
+        old="        at = stop + size\n        if at > end:\n",
+        new="        at = stop + size\n        if False:\n",
+        tests=("tests/pulsar/test_many_batches.py::test_a_walk_finds_what_protobuf_parses",),
+        breaks="bytes of the next entry are delivered in a message",
     ),
 )

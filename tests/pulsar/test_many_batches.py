@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,12 +68,53 @@ def check(made: Batches) -> int:
     data, begin, end, counts = made
     found = many_batches.find(data, begin, end, counts)
     for k in np.flatnonzero(found.there).tolist():
-        walked = batches.walk(bytes(data[begin[k] : end[k]]), int(counts[k]), int(begin[k]))
+        walked = batches.walk(data.data, int(begin[k]), int(end[k]), int(counts[k]))
         here = slice(found.first[k], found.first[k] + counts[k])
         columns = found.metadata_begin[here], found.metadata_end[here], found.payload_bytes[here]
         assert [each.tolist() for each in columns] == [each.tolist() for each in walked]
     assert found.metadata_begin.size == counts[found.there].sum()
     return int(found.there.sum())
+
+
+def parsed(body: bytes, count: int) -> list[tuple[int, int, int]] | None:
+    """Return what a walk must return, by protobuf's own parser; None if the body is not such a batch."""
+    found, at = list[tuple[int, int, int]](), 0
+    for _ in range(count):
+        if at + 4 > len(body):
+            return None
+        stop = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        metadata = body[at + 4 : stop]
+        try:
+            size = kit.proto.SingleMessageMetadata.FromString(metadata).payload_size
+        except DecodeError:
+            return None
+        if not size and b"\x18\x00" not in metadata:  # the field is required
+            return None
+        found.append((at + 4, stop, size))
+        at = stop + size
+        if at > len(body):
+            return None
+    return found
+
+
+@given(
+    st.one_of(
+        bodies(),
+        st.lists(SIZES.map(lambda n: kit.single(bytes(100 * n))), max_size=4).map(
+            lambda all_: (b"".join(all_), len(all_))
+        ),
+    )
+)
+def test_a_walk_finds_what_protobuf_parses(made: tuple[bytes, int]) -> None:
+    body, count = made
+    wanted = parsed(body, count)
+    data = memoryview(b"before" + body + b"\x18\x00\x18\x00")
+    if wanted is None or count < 0:
+        with pytest.raises(ValueError, match=r"a batch|cannot be"):
+            batches.walk(data, 6, 6 + len(body), count)
+        return
+    walked = batches.walk(data, 6, 6 + len(body), count)
+    assert [(a - 6, b - 6, n) for a, b, n in zip(*(each.tolist() for each in walked), strict=True)] == wanted
 
 
 @given(st.lists(bodies(), min_size=1, max_size=6), st.randoms(use_true_random=False))

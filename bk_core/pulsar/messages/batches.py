@@ -9,7 +9,6 @@ are then scanned for all messages together (:mod:`scan`).
 from __future__ import annotations
 
 import struct
-from array import array
 
 import numpy as np
 
@@ -32,55 +31,59 @@ of its payload."""
 _TAG_OF_SIZE = PAYLOAD_SIZE << 3
 _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
+_HEAD = struct.Struct(">IBBB")
+"""The size of a message's metadata and the first three bytes of them, which usually are the payload's size."""
 
 
-def walk(body: bytes, count: int, base: int) -> tuple[I64, I64, I64]:
+def walk(data: memoryview, begin: int, end: int, count: int) -> tuple[I64, I64, I64]:
     """Return three arrays for the messages of a batch, which are the begin and the end of each message's metadata, and
-    the size of its payload. The batch has ``count`` messages, and its first byte is at position ``base``. Raises
-    ValueError if ``body`` is not such a batch."""
-    begins, ends, sizes = array("q"), array("q"), array("q")
-    at, end, size_of = 0, len(body), _U32.unpack_from
-    if not 0 <= count <= end // MESSAGE_BYTES_MIN:
-        raise ValueError(f"{end} bytes cannot be {count} messages")
+    the size of its payload. The batch has ``count`` messages, and the bytes of ``data`` from ``begin`` to ``end``.
+    Raises ValueError if these bytes are not such a batch."""
+    if not 0 <= count <= (end - begin) // MESSAGE_BYTES_MIN:
+        raise ValueError(f"{end - begin} bytes cannot be {count} messages")
     if count > MESSAGES_MAX:
         raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
+    at, stops, sizes, head = begin, list[int](), list[int](), _HEAD.unpack_from
     for _ in range(count):
         if at + 4 > end:
             raise ValueError("a batch has fewer messages than its metadata say")
-        begin = at + 4
-        stop = begin + size_of(body, at)[0]
+        if at + _HEAD.size <= end:
+            length, tag, low, high = head(data, at)
+        else:
+            length, tag, low, high = _U32.unpack_from(data, at)[0], 0, 0, 0
+        stop = at + 4 + length
         if stop > end:
             raise ValueError("the metadata of a message in a batch are cut off")
-        at = stop + _payload_size(body, begin, stop)
+        if tag == _TAG_OF_SIZE and length >= 3 and (low < 0x80 or high < 0x80):
+            size = low if low < 0x80 else low & 0x7F | high << 7
+        else:
+            size = _payload_size(bytes(data[at + 4 : stop]))
+        at = stop + size
         if at > end:
             raise ValueError("a message in a batch is cut off")
-        begins.append(base + begin)
-        ends.append(base + stop)
-        sizes.append(at - stop)
-    if not count:
-        return (np.zeros(0, dtype=np.int64),) * 3
-    return np.frombuffer(begins, np.int64), np.frombuffer(ends, np.int64), np.frombuffer(sizes, np.int64)
+        stops.append(stop)
+        sizes.append(size)
+    ends, payloads = np.array(stops, dtype=np.int64), np.array(sizes, dtype=np.int64)
+    begins = np.empty_like(ends)
+    begins[:1], begins[1:] = begin, ends[:-1] + payloads[:-1]
+    return begins + 4, ends, payloads
 
 
-def _payload_size(body: bytes, at: int, stop: int) -> int:
-    """Return the payload size in the metadata from ``at`` to ``stop``.
+def _payload_size(metadata: bytes) -> int:
+    """Return the payload size in the metadata of a message.
 
     Writers put the size after the properties and the key, so this function skips those two. Metadata in any other order
     are read in full. The later scan of all fields rejects metadata in which the last payload size is another number.
     """
-    last = stop - 1
+    at, last = 0, len(metadata) - 1
     while at < last:
-        tag, size = body[at], body[at + 1]
-        if size > 0x7F:
-            size, following = varint(body, at + 1)
-        else:
-            following = at + 2
+        tag, (size, following) = metadata[at], varint(metadata, at + 1)
         if tag == _TAG_OF_SIZE:
             return size
         if tag not in _TAGS_BEFORE:
             break
         at = following + size
-    return _found_size(body[at:stop])
+    return _found_size(metadata)
 
 
 def _found_size(metadata: bytes) -> int:

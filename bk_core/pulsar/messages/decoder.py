@@ -325,8 +325,7 @@ class MessageDecoder:
                 walked.append((columns[0][here], columns[1][here], columns[2][here]))
                 continue
             try:
-                body = bytes(data[begins[k] : ends[k]])
-                walked.append(batches.walk(body, int(counts[k]), int(begins[k])))
+                walked.append(batches.walk(data.data, int(begins[k]), int(ends[k]), int(counts[k])))
             except ValueError as error:
                 self._refuse(found, row, CorruptMessageError, str(error))
                 bodies.there[row] = False

@@ -18,7 +18,7 @@ from bk_core.entries.batch import I64, U8
 from bk_core.pulsar.messages import batches
 from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, VARINT, Mask, varints
 
-MESSAGE_BYTES_MAX = 2048
+MESSAGE_BYTES_MAX = 512
 """The average size in bytes up to which messages are found by guessing. Larger messages are found faster one by one."""
 _BLOCK_BYTES = 1 << 18
 """The size in bytes of the blocks that are searched. A block of this size fits into a processor's cache."""
