@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.pulsar.messages.scan import Wanted, scan
+from bk_core.pulsar.messages.scan import _FEW, Wanted, scan, varints
 
 WANTED = Wanted(numbers=frozenset({1, 9}), spans=frozenset({2}), repeated=frozenset({3}))
 
@@ -106,3 +107,46 @@ def test_message_of_very_many_fields_beside_many_others_is_read() -> None:
     bad, _, repeated, _ = scanned([many] * 20, 12)
     assert not any(bad)
     assert len(repeated) == 100_000
+
+
+LAYOUTS = st.lists(st.sampled_from([(1, 0), (9, 0), (2, 2), (3, 2), (300, 0)]), min_size=1, max_size=5)
+
+
+@given(LAYOUTS, st.integers(0, 1 << 32), st.booleans())
+def test_messages_of_one_layout_are_read_as_one_by_one(
+    layout: list[tuple[int, int]], seed: int, are_long: bool
+) -> None:
+    dice, count = random.Random(seed), _FEW + 20
+
+    def value(wire: int) -> int | bytes:
+        if wire == 2:
+            return dice.randbytes(dice.choice((0, 1, 130)))
+        return dice.getrandbits(dice.choice((21, 28, 41, 49, 56, 57, 64) if are_long else (1, 7, 8, 14)))
+
+    data = [b"".join(encoded(number, wire, value(wire)) for number, wire in layout) for _ in range(count)]
+    assert scanned(data, 0) == scanned(data, 1 << 30)
+    assert not any(scanned(data, 0).bad)
+    for row in dice.sample(range(count), 5):
+        data[row] = data[row][: dice.randrange(len(data[row]))]
+    assert scanned(data, 0) == scanned(data, 1 << 30)
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 12))
+def test_varints_read_together_are_those_read_alone(seed: int, more: int) -> None:
+    dice = random.Random(seed)
+    values = [dice.getrandbits(dice.randrange(1, 65)) for _ in range(_FEW * 3)]
+    ends = np.cumsum([len(varint(value)) for value in values])
+    at, stop = np.append(0, ends[:-1]), ends.copy()
+    cut = np.array([dice.random() < 0.1 for _ in values])
+    stop[cut] -= 1
+    found, after, is_bad = varints(np.frombuffer(b"".join(map(varint, values)) + b"\x80" * more, np.uint8), at, stop)
+    assert is_bad.tolist() == cut.tolist()
+    assert found.tolist() == values
+    assert after.tolist() == ends.tolist()
+
+
+def test_varints_without_an_end_are_bad() -> None:
+    data = np.frombuffer(b"\x80" * 400 + b"\x01", np.uint8)
+    at = np.arange(_FEW * 2 + 20, dtype=np.int64)
+    _, _, is_bad = varints(data, at, np.full(at.size, data.size))
+    assert is_bad.all()

@@ -164,18 +164,22 @@ class _Found:
 
     def u16(self, at: I64, end: I64) -> I64:
         """Return the u16 at each position. It is −1 if fewer than two bytes are left before ``end``."""
-        high, low = (self.data.take(at + k, mode="clip").astype(np.int64) for k in (0, 1))
-        return np.where(at + 2 <= end, high << 8 | low, -1)
+        return np.where(at + 2 <= end, self._numbers(at, 2), -1)
 
     def u32(self, at: I64, end: I64, only: Mask | None, why: str) -> I64:
         """Return the u32 at each position. It is 0 if fewer than four bytes are left before ``end``. Such a row gets
         the problem ``why`` if ``only`` marks the row or is None."""
-        value = np.zeros(at.size, dtype=np.int64)
-        for k in range(4):
-            value = value << 8 | self.data.take(at + k, mode="clip")
         cut = at + 4 > end
         self.complain(cut if only is None else cut & only, why)
-        return np.where(cut, 0, value)
+        return np.where(cut, 0, self._numbers(at, 4))
+
+    def _numbers(self, at: I64, size: int) -> I64:
+        """Return the big-endian number of ``size`` bytes at each position. It may be any number where fewer bytes are
+        left."""
+        data = self.data if self.data.size >= size else np.append(self.data, np.zeros(size, dtype=np.uint8))
+        last = data.size - size
+        rows = np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[np.minimum(at, last)]
+        return rows.view(f">u{size}").astype(np.int64)
 
     def behind_broker_head(self, begin: I64, end: I64) -> I64:
         has_head = self.u16(begin, end) == BROKER_MAGIC
