@@ -21,6 +21,7 @@ from bk_core.entries.frame import (
     FrameHeader,
     FrameKind,
     check_frame,
+    check_header,
     decode_frame,
     refuse,
     split_frames,
@@ -32,9 +33,10 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
     """Return the batches in the frames of a bookie's answer. Raises IntegrityError for the first frame that fails a
     check.
 
-    Both CRCs of each frame are checked. The digests of entries are verified in a frame that the bookie cut, in frames
-    in Apache's layout, and in all frames with ``always`` (recovery, MAC ledgers). A stored frame has its placement
-    stamp as tag; a frame that was cut has the tag 0 (docs/formats.md §1.4).
+    Both CRCs of each frame are checked, and the digests of entries in a frame that the bookie cut, or in all frames
+    with ``always`` (recovery, MAC ledgers). A stored frame has its placement stamp as tag; a frame that was cut has the
+    tag 0 (docs/formats.md §1.4). In frames in Apache's layout the digests are always verified. They cover all bytes of
+    the payload, so its CRC is checked only if the ledger has no digests.
     """
     batches, at = [], 0
     for run in _runs(split_frames(frames)):
@@ -42,7 +44,7 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
         if header.kind != FrameKind.ENTRIES:
             raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
         end = at + sum([each.size for each, _ in run])
-        if len(run) > 1:
+        if header.flags == APACHE_BYTES:
             batches.append(_joined(frames[at:end], run, digester))
         else:
             verify = always or header.tag == 0
@@ -73,8 +75,9 @@ def _continues(before: FrameHeader, header: FrameHeader) -> bool:
 
 def _joined(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch:
     """Return the entries of a run of frames as one batch. ``buffer`` has the bytes of all frames."""
+    check = check_header if digester.digest_bytes else check_frame
     for header, frame in run:
-        check_frame(frame, header)
+        check(frame, header)
         if header.ledger_id != digester.ledger_id:
             refuse(f"expected ledger {digester.ledger_id}", header)
     counts = [header.count for header, _ in run]

@@ -88,12 +88,25 @@ def test_each_bit_that_flips_in_a_run_of_frames_is_found(frame: int) -> None:
     whole = b"".join(frames)
     begin = sum(map(len, frames[:frame]))
     for bit in range(8 * begin, 8 * (begin + len(frames[frame]))):
-        if begin + FRAME_HEADER_BYTES - 4 <= bit // 8 < begin + FRAME_HEADER_BYTES:
-            continue  # the tag, which no checksum covers
+        if begin + FRAME_HEADER_BYTES - 8 <= bit // 8 < begin + FRAME_HEADER_BYTES:
+            continue  # the payload's CRC, which is not needed beside digests, and the tag
         bad = bytearray(whole)
         bad[bit // 8] ^= 1 << bit % 8
         with pytest.raises(IntegrityError):
             read(bytes(bad))
+
+
+@pytest.mark.rule("P4")
+@pytest.mark.parametrize("sizes", [[3], [1, 2]])
+def test_each_bit_that_flips_in_a_payload_without_digests_is_found(sizes: list[int]) -> None:
+    dummy = Digester(DigestType.DUMMY, b"pw", 3)
+    frames = framed(entries([b"first", b"second", b"third"], 0, dummy), sizes)
+    whole = b"".join(frames)
+    for bit in range(8 * (len(whole) - len(b"third")), 8 * len(whole)):
+        bad = bytearray(whole)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(IntegrityError):
+            read(bytes(bad), dummy)
 
 
 @pytest.mark.rule("P4")

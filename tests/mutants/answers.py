@@ -12,10 +12,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "frames of a run are not checked",
         _VERIFIED,
-        "        check_frame(frame, header)\n",
+        "        check(frame, header)\n",
         "",
         (_TESTS + "each_bit_that_flips_in_a_run_of_frames_is_found",),
         "a damaged header or column is believed",
+        "P4",
+    ),
+    Mutant(
+        "payloads without digests are not checked",
+        _VERIFIED,
+        "    check = check_header if digester.digest_bytes else check_frame\n",
+        "    check = check_header\n",
+        (_TESTS + "each_bit_that_flips_in_a_payload_without_digests_is_found",),
+        "a damaged entry of a ledger without digests is delivered",
         "P4",
     ),
     Mutant(
