@@ -64,4 +64,28 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/pulsar/test_many_batches.py::test_a_walk_finds_what_protobuf_parses",),
         breaks="bytes of the next entry are delivered in a message",
     ),
+    Mutant(
+        name="field-beyond-its-message",
+        path="bk_core/pulsar/messages/scan.py",
+        old="        following = after + number_value\n        is_bad |= following > stop\n",
+        new="        following = after + number_value\n",
+        tests=("tests/pulsar/test_scan.py::test_messages_of_one_layout_are_read_as_one_by_one",),
+        breaks="a key of a damaged message has bytes of another message",
+    ),
+    Mutant(
+        name="word-with-bytes-behind-a-varint",
+        path="bk_core/pulsar/messages/scan.py",
+        old="    bits = words & below & _LOW_BITS\n",
+        new="    bits = words & _LOW_BITS\n",
+        tests=("tests/pulsar/test_scan.py::test_varints_read_together_are_those_read_alone",),
+        breaks="publish times are wrong",
+    ),
+    Mutant(
+        name="varints-longer-than-a-word-are-cut",
+        path="bk_core/pulsar/messages/scan.py",
+        old="        left = np.concatenate((rows[~ended], more[~fits]))\n",
+        new="        left = more[~fits]\n",
+        tests=("tests/pulsar/test_scan.py::test_varints_read_together_are_those_read_alone",),
+        breaks="negative numbers and bad varints are read as others",
+    ),
 )
