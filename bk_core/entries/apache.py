@@ -38,7 +38,8 @@ def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Diges
     payloads = list(map(buffer.__getitem__, map(slice, payload_begins, ends)))
     payload_lengths = (lengths - np.uint32(prefix_bytes)).astype(np.uint32)
     ids, lacs, ledger_lengths = (np.ascontiguousarray(numbers[:, k]) for k in (1, 2, 3))
-    computed = digester.compute(ids, lacs, ledger_lengths, payload_lengths, payloads)
+    crcs = digester.payload_crcs(payloads)
+    computed = digester.compute(ids, lacs, ledger_lengths, payload_lengths, payloads, crcs)
     digests = np.ascontiguousarray(prefixes[:, HEADER_BYTES:])
     right = (computed == digests).all(axis=1)
     if not right.all():
@@ -59,6 +60,7 @@ def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Diges
         lacs=lacs,
         length_before=int(ledger_lengths[0]) - int(payload_lengths[0]),
         ledger_lengths=ledger_lengths,
+        payload_crcs=crcs,
     ).compact()
 
 

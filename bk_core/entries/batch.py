@@ -70,7 +70,8 @@ class EntryBatch:
     LAC of all entries, or the greatest LAC if ``lacs`` gives each entry its own. ``length_before`` is the ledger's
     length in payload bytes before the first entry, or −1 if it is unknown. ``ledger_lengths`` has the ledger's length
     including each entry, and is given only if it does not follow from ``length_before``. ``digests`` has a row of bytes
-    per entry, Apache's digest of type ``digest_type``.
+    per entry, Apache's digest of type ``digest_type``. ``payload_crcs`` has the CRC32C of each payload, if the check of
+    the digests computed it.
     """
 
     lengths: U32
@@ -84,6 +85,7 @@ class EntryBatch:
     lacs: I64 | None = None
     length_before: int = 0
     ledger_lengths: I64 | None = None
+    payload_crcs: U32 | None = None
     _offsets: I64 | None = field(default=None, repr=False)
 
     @classmethod
@@ -233,6 +235,7 @@ class EntryBatch:
             lacs=lacs,
             length_before=before,
             ledger_lengths=ledger_lengths,
+            payload_crcs=None if self.payload_crcs is None else self.payload_crcs[at],
             _offsets=None,
         )
 

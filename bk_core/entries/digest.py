@@ -146,11 +146,25 @@ class Digester:
             return self._mac.digest(header + payload)
         return self._crc(payload, self._crc(header)).to_bytes(self.digest_bytes, "big")
 
+    def payload_crcs(self, payloads: list[memoryview]) -> U32 | None:
+        """Return the CRC32C of each payload, from which :meth:`compute` makes the digests. Return None if the digests
+        are of another type, or if the payloads are so few that this would cost more."""
+        if self.digest_type is not DigestType.CRC32C or len(payloads) <= FEW_ENTRIES:
+            return None
+        return np.fromiter(map(crc32c, payloads), dtype=np.uint32, count=len(payloads))
+
     def compute(
-        self, ids: I64, lacs: I64 | int, cumulative_lengths: I64, lengths: U32, payload: Bytes | list[memoryview]
+        self,
+        ids: I64,
+        lacs: I64 | int,
+        cumulative_lengths: I64,
+        lengths: U32,
+        payload: Bytes | list[memoryview],
+        crcs: U32 | None = None,
     ) -> U8:
         """Return the digest of each entry, one row per entry. ``lacs`` may be one LAC that all entries have.
-        ``payload`` has the payloads joined, or a list of them."""
+        ``payload`` has the payloads joined, or a list of them. ``crcs`` are their CRCs, if :meth:`payload_crcs` has
+        returned them."""
         count = int(lengths.size)
         if count == 0 or self.digest_bytes == 0:
             return np.empty((count, self.digest_bytes), dtype=np.uint8)
@@ -162,8 +176,9 @@ class Digester:
             heads = entry_headers(self.ledger_id, ids, lacs, cumulative_lengths).view("V32").ravel().tolist()
             digested = b"".join(map(self.digest, heads, _each(lengths, payload)))
             return np.frombuffer(digested, dtype=np.uint8).reshape(count, self.digest_bytes)
-        crcs = np.fromiter(map(self._crc, _each(lengths, payload)), dtype=np.uint32, count=count)
-        crcs ^= self._shifted_header_crcs(ids, lacs, cumulative_lengths, lengths)
+        if crcs is None:
+            crcs = np.fromiter(map(self._crc, _each(lengths, payload)), dtype=np.uint32, count=count)
+        crcs = crcs ^ self._shifted_header_crcs(ids, lacs, cumulative_lengths, lengths)
         columns = np.zeros((count, self.digest_bytes // 4), dtype=">u4")
         columns[:, -1] = crcs
         return columns.view(np.uint8)

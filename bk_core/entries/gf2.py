@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bk_core.entries.batch import I64, U32
+from bk_core.entries.batch import I64, U8, U32
 
 HEADER_BYTES = 32
 CACHED_LENGTHS = 256  # 32 KiB each
@@ -94,6 +94,15 @@ class CrcTables:
             out = tables.take(base + columns[:, 0])
             for k in (1, 2, 3):
                 out ^= tables.take(base + (k << 8) + columns[:, k])
+        return out
+
+    def behind(self, prefix: int, tails: U8) -> U32:
+        """Return the CRCs of messages that have the same begin, whose CRC is ``prefix`` if zeros follow in place of the
+        bytes of ``tails``. A row of ``tails`` has the last bytes of each message, at most HEADER_BYTES."""
+        count, size = tails.shape
+        out = np.full(count, prefix, dtype=np.uint32)
+        for k in range(size):
+            out ^= self.header[HEADER_BYTES - size + k].take(tails[:, k])
         return out
 
     def shift_one(self, crc: int, length: int) -> int:

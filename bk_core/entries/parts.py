@@ -287,5 +287,6 @@ def _with_parts(whole: EntryBatch, kept: Sequence[int], payload: memoryview) -> 
         length_before=-1,
         ledger_lengths=None,
         lacs=None,
+        payload_crcs=None,
         _offsets=None,
     )

@@ -103,7 +103,7 @@ def joined(batches: Sequence[EntryBatch]) -> EntryBatch:
     """Join consecutive batches into one. Digests are not copied, because the batches have been verified already."""
     if len(batches) == 1:
         return batches[0]
-    first = batches[0]
+    first, crcs = batches[0], [each.payload_crcs for each in batches if each.payload_crcs is not None]
     return EntryBatch(
         lengths=np.concatenate([each.lengths for each in batches]),
         payload=memoryview(b"".join([each.payload for each in batches])),
@@ -111,4 +111,5 @@ def joined(batches: Sequence[EntryBatch]) -> EntryBatch:
         first_entry_id=first.first_entry_id,
         ids=None if first.ids is None else np.concatenate([each.entry_ids() for each in batches]),
         length_before=-1,
+        payload_crcs=np.concatenate(crcs) if len(crcs) == len(batches) else None,
     )

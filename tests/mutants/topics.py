@@ -88,4 +88,28 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/pulsar/test_scan.py::test_varints_read_together_are_those_read_alone",),
         breaks="negative numbers and bad varints are read as others",
     ),
+    Mutant(
+        name="crcs-of-entries-with-a-head-of-the-broker",
+        path="bk_core/pulsar/messages/heads.py",
+        old="    if known is not None and rows.size and bool((begin == heads.begin[rows] + _CHECKSUM_HEAD).all()):\n",
+        new="    if known is not None and rows.size:\n",
+        tests=("tests/pulsar/test_checksums.py::test_checksums_fail_alike_with_and_without_known_crcs",),
+        breaks="intact messages of brokers that write heads are refused",
+    ),
+    Mutant(
+        name="known-crcs-are-not-compared",
+        path="bk_core/pulsar/messages/heads.py",
+        old="    for row in rows[computed != stored[rows]].tolist():\n",
+        new="    for row in rows[(computed != stored[rows]) & (known is None)].tolist():\n",
+        tests=("tests/pulsar/test_checksums.py::test_a_wrong_checksum_under_a_right_digest_is_found",),
+        breaks="a message that was damaged between its producer and the broker is delivered",
+    ),
+    Mutant(
+        name="crcs-of-joined-batches-shift",
+        path="bk_core/pulsar/gathering.py",
+        old="        payload_crcs=np.concatenate(crcs) if len(crcs) == len(batches) else None,\n",
+        new="        payload_crcs=np.concatenate(crcs) if crcs else None,\n",
+        tests=("tests/pulsar/test_checksums.py::test_batches_of_which_one_has_no_crcs_have_none_together",),
+        breaks="intact messages are refused",
+    ),
 )
