@@ -68,7 +68,8 @@ class JsonReader:
     def _too_much(self, texts: pa.Array, most: int) -> str | None:
         """Return why the only value cannot be decoded, if it has too many values inside or they cannot be counted.
         Raises TooManyValuesError if several values may have more than ``most``."""
-        if not self._widest or int(items_at_most(texts).sum()) * self._widest <= most:
+        size = texts.nbytes  # an item has at least one byte, so few bytes need not be looked at
+        if size * self._widest <= most or int(items_at_most(texts).sum()) * self._widest <= most:
             return None
         if len(texts) > 1:
             raise TooManyValuesError(too_many())
