@@ -28,7 +28,7 @@ CACHE_VARIABLE = "PYSPARK_BOOKKEEPER_JARS"
 
 RESOLVE_S = 600.0  # a cold Maven fetches its plug-in and 100 MB of jars
 _LIST = "SHA256SUMS"
-_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 Artifact = tuple[str, str, str]
 """The group, the name and the version of an artifact of Maven."""
@@ -153,7 +153,7 @@ def _resolve(name: str, pom: str, note: Callable[[str], None], folder: Path) -> 
     with tempfile.TemporaryDirectory(prefix="pom") as scratch:
         path = Path(scratch) / "pom.xml"
         path.write_text(pom, encoding="utf-8")
-        command = [maven, "-B", "-ntp", "-q", "-C", "-f", str(path), f"{_PLUGIN}:copy-dependencies"]
+        command = [maven, "-B", "-ntp", "-q", "-C", "-f", str(path), f"{PLUGIN}:copy-dependencies"]
         command += [f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
         try:
             done = subprocess.run(

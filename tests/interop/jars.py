@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bk_cli.local.apache_jars import VERSION, cached, resolved
+from bk_cli.local.apache_jars import PLUGIN, RESOLVE_S, VERSION, cached, resolved
 from bk_cli.local.java import find_java
 
 MAIN, SECOND, THIRD = VERSION, "4.18.0", "4.16.6"
@@ -28,6 +28,9 @@ VERSIONS = (MAIN, SECOND, THIRD)
 
 DISTRIBUTED_LOG, PULSAR = "distributedlog-4.17.3", "pulsar-4.2.4"
 """Applications that keep their data in ledgers; they bring the client library that they were built with."""
+
+OFFLOADER = ("org.apache.pulsar", "tiered-storage-jcloud", "4.0.8")
+"""The newest offloader that is on Maven Central. Its formats are those of 4.2."""
 
 COMPILE_S = 300.0
 _PROGRAMS = "interop.jar"
@@ -92,6 +95,22 @@ def toolchain(version: str = MAIN) -> Toolchain:
     return Toolchain(version, java, jar_files, (programs / _PROGRAMS,))
 
 
+def offloader() -> Path:
+    """The archive with Pulsar's offloader to object storage. Raises KitError and what :func:`toolchain` raises."""
+    folder = cached(f"offloader-{OFFLOADER[2]}", _fetch_offloader, RESOLVE_S)
+    return folder / f"{OFFLOADER[1]}-{OFFLOADER[2]}.nar"
+
+
+def _fetch_offloader(folder: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise KitError("there is no Maven to fetch the offloader", remedy="type: scripts/tools interop")
+    command = [maven, "-B", "-ntp", "-q", f"{PLUGIN}:copy", f"-Dartifact={':'.join(OFFLOADER)}"]
+    _run([*command, f"-DoutputDirectory={folder}"], RESOLVE_S, "Maven could not fetch the offloader")
+    (jar,) = folder.glob("*.jar")
+    jar.rename(jar.with_suffix(".nar"))  # Maven Central has it as a jar; a broker loads files of this name only
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -139,4 +158,6 @@ if __name__ == "__main__":
         began = time.monotonic()
         found = jars.toolchain(wanted)
         class_data.make(found)
+        if wanted == PULSAR:
+            jars.offloader()
         print(f"{wanted}: {len(found.jars)} jars in {time.monotonic() - began:.1f} s, {found.jars[0].parent}")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -101,7 +101,13 @@ class Daemon:
     """A main class of the jars that runs until it is killed or this process ends (bk_cli/local/lifeline.py)."""
 
     def __init__(
-        self, tools: Toolchain, main: str, arguments: Sequence[str], log_path: Path, flags: Sequence[str] = QUICK
+        self,
+        tools: Toolchain,
+        main: str,
+        arguments: Sequence[str],
+        log_path: Path,
+        flags: Sequence[str] = QUICK,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log_path = log_path
         command = [*_java(tools, main, flags), *arguments]
@@ -112,7 +118,7 @@ class Daemon:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=child_environment(),
+                env=child_environment() | dict(environment or {}),
                 start_new_session=True,
             )
 

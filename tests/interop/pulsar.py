@@ -85,10 +85,19 @@ class Site(Protocol):
 
 
 class Broker:
-    """One broker; its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration."""
+    """One broker; its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration,
+    ``environment`` has variables of its process."""
 
-    def __init__(self, cluster: Site, settings: str = BROKER, *, flags: Sequence[str] = SMALL) -> None:
+    def __init__(
+        self,
+        cluster: Site,
+        settings: str = BROKER,
+        *,
+        flags: Sequence[str] = SMALL,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._cluster, self._settings, self._flags = cluster, settings, tuple(flags)
+        self._environment = environment
         self._tools = toolchain(PULSAR)
         self.port, self.web_port = free_ports(2)
         self._daemon: Daemon | None = None
@@ -134,7 +143,9 @@ class Broker:
         )
         flags += ("--add-opens=java.management/sun.management=ALL-UNNAMED",)
         arguments = ["--broker-conf", str(self._conf)]
-        self._daemon = Daemon(self._tools, main, arguments, self._cluster.data_dir / "broker.log", flags)
+        self._daemon = Daemon(
+            self._tools, main, arguments, self._cluster.data_dir / "broker.log", flags, self._environment
+        )
         deadline = time.monotonic() + WITHIN_S
         while not self._answers():
             if not self._daemon.is_running or time.monotonic() > deadline:

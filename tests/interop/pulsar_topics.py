@@ -36,12 +36,15 @@ from bk_core.errors import BookKeeperError, MessageEncryptedError
 from bk_core.pulsar.cluster import PulsarAccess
 from bk_core.pulsar.messages.rows import TYPES
 from bk_core.pulsar.model.message_id import MessageId
+from bk_core.pulsar.offloaded.access import BY_THE_RECORD, OffloadStorage
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import JavaProgram, Program
 from tests.interop.pulsar import Broker, Client, broker_settings, install_client
+from tests.interop.pulsar_offloaded import BUCKET, ENVIRONMENT, offloaded, settings
 from tests.interop.pulsar_schemas import schema_kinds
 from tests.interop.steps import Steps, parser, run
 from tests.kit.pulsar_rows import base64_of, rows_of
+from tests.kit.s3_endpoint import S3Endpoint
 
 TOPICS = "persistent://public/default/"
 CLIENT = "pulsar-client[avro]"
@@ -66,6 +69,8 @@ SETTINGS = {
     "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor",
 }
 PYTHON_KINDS = ("plain", "none", "lz4", "zlib", "zstd", "snappy", "plain zstd", "keyed", "avro", "json")
+OBJECTS = "pulsar-offloaded.json"
+"""The file with the objects of a ledger, beside the one with entries."""
 SENT = 300
 QUORUM_SETTLE_MS = 2000
 EXPLAINED = 30
@@ -108,16 +113,25 @@ class World:
         python: Program,
         java: Program,
         keys: Path,
+        s3: S3Endpoint,
     ) -> None:
         self.cluster, self.broker, self.bookkeeper = cluster, broker, bookkeeper
         self.python, self.java, self.keys = python, java, keys
+        self.s3 = s3
         self.golden: list[dict[str, Any]] = []
+        self.objects: dict[str, Any] = {}
 
     def topic(self, name: str, **access: Any) -> Topic:
         return self.bookkeeper.topic(name, access=PulsarAccess(admin_url=self.broker.web_url, **access))
 
-    def ours(self, name: str, private_keys: dict[str, bytes] | None = None, **how: Any) -> list[dict[str, Any]]:
-        with self.topic(name, private_keys=private_keys) as topic:
+    def ours(
+        self,
+        name: str,
+        private_keys: dict[str, bytes] | None = None,
+        offload: OffloadStorage = BY_THE_RECORD,
+        **how: Any,
+    ) -> list[dict[str, Any]]:
+        with self.topic(name, private_keys=private_keys, offload=offload) as topic:
             return rows_of(topic.to_arrow(columns=list(TYPES), **how))
 
     def produce(self, name: str, kind: str, count: int = SENT, seed: int = 1) -> None:
@@ -368,7 +382,9 @@ def started(steps: Steps, path: Path, *, apache: bool) -> Iterator[World]:
         python, version = install_client(path / "venv", CLIENT)
         step.found = f"{PULSAR}; {CLIENT} {version}"
     with LocalCluster(path / "cluster", bookies=4, port=0, zookeeper_port=0, apache=apache) as cluster:
-        broker, programs = Broker(cluster, broker_settings(SETTINGS)), list[Program]()
+        s3, programs = S3Endpoint(BUCKET), list[Program]()
+        changed = broker_settings({**SETTINGS, **settings(s3, path)})
+        broker = Broker(cluster, changed, environment=ENVIRONMENT)
         try:
             with steps.step("the broker starts") as step:
                 broker.initialize()
@@ -380,11 +396,12 @@ def started(steps: Steps, path: Path, *, apache: bool) -> Iterator[World]:
                 step.found = f"on {'Apache' if apache else 'our'} bookies"
             _make_keys(path)
             with Access(cluster.uri).client() as bookkeeper:
-                yield World(cluster, broker, bookkeeper, programs[0], programs[1], path)
+                yield World(cluster, broker, bookkeeper, programs[0], programs[1], path, s3)
         finally:
             for program in programs:
                 program.kill()
             broker.kill()
+            s3.close()
 
 
 def _make_keys(path: Path) -> None:
@@ -404,9 +421,11 @@ def trial(steps: Steps, path: Path, *, apache: bool, golden: Path | None) -> Non
         states(steps, world)
         explained(steps, world)
         schema_kinds(steps, world)
+        offloaded(steps, world)
         followed(steps, world)
         if golden is not None:
             golden.write_text("".join(json.dumps(each) + "\n" for each in world.golden), encoding="utf-8")
+            golden.with_name(OBJECTS).write_text(json.dumps(world.objects) + "\n", encoding="utf-8")
 
 
 def main() -> int:

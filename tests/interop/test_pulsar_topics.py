@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.pulsar_offloaded import offloaded
 from tests.interop.pulsar_schemas import schema_kinds
 from tests.interop.pulsar_topics import explained, followed, java_kinds, python_kinds, started, states
 from tests.interop.steps import Steps
@@ -26,5 +27,6 @@ def test_topics_of_a_broker_are_read_as_its_clients_read_them(tmp_path: Path) ->
         states(steps, world)
         explained(steps, world)
         schema_kinds(steps, world)
+        offloaded(steps, world)
         followed(steps, world)
     assert steps.passed, steps.table()

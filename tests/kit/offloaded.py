@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes objects from entries as Pulsar's jcloud offloader writes them. This is written from Pulsar's sources; no object
-that Pulsar itself made is kept here."""
+"""Makes objects from entries as Pulsar's jcloud offloader writes them. This is written from Pulsar's sources.
+``tests/golden`` has an object that Pulsar itself made."""
 
 from __future__ import annotations
 
