@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from tests.repo.test_tidy import files_of, relative
+from tests.repo.test_tidy import files_of, relative, statements
 
 FOLDERS = ("bk_core", "bookie_server", "bk_spark", "bk_cli", "benchmarks")
 
@@ -16,7 +16,7 @@ def imports_of(modules: Mapping[str, str]) -> dict[str, set[str]]:
     """Return, for each of these modules, which of the others it imports. ``modules`` maps names to sources."""
     found: dict[str, set[str]] = {}
     for name, source in modules.items():
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(statements(source))
         wanted = {
             f"{node.module}.{each.name}" for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names
         }

@@ -7,6 +7,7 @@ import ast
 import re
 import struct
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,7 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert RESERVE_SEGMENTS == 2, "docs/storage.md says: two of them are the reserve"
 
 
+@cache
 def messages() -> str:
     """Return all texts in the sources of the bookie, with the constant parts of formatted ones on lines of their
     own."""

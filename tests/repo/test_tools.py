@@ -124,10 +124,12 @@ def started(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        called, first = ast.unparse(node.func), node.args[0]
+        func, first = node.func, node.args[0]
+        called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+        owner = getattr(func.value, "id", "") if isinstance(func, ast.Attribute) else ""
         if called.endswith("which") and isinstance(first, ast.Constant):
             yield str(first.value)
-        if called.startswith("subprocess.") or called.endswith("execvpe"):
+        if owner == "subprocess" or called.endswith("execvpe"):
             first = first.elts[0] if isinstance(first, ast.List) and first.elts else first
             if (
                 isinstance(first, ast.Constant)

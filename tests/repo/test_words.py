@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from tests.repo.test_tidy import PACKAGES, files_of, relative
+from tests.repo.test_tidy import PACKAGES, files_of, relative, statements
 
 BEGINNINGS = re.compile(r"^(Of|So|Who|Whoever|Whose|Whom)\b")
 """Words with which no docstring begins. It begins with the thing that it describes, or with what a function does."""
@@ -40,7 +40,7 @@ GENERATED = ("_pb2.py",)
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring, those of constants and fields included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(source):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, " ".join(node.value.value.split())
 
