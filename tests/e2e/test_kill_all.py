@@ -13,8 +13,8 @@ from bk_cli.local.cluster import LocalCluster
 from bk_core.blocking import LedgerWriter, connect
 from bk_core.errors import BookKeeperError, WindowFullError
 
-ROUNDS = 8
 ENSEMBLES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2)]
+"""Of each round; ``scripts/trial bookie`` kills bookies for hours."""
 
 
 def payload(round_number: int, entry: int) -> bytes:
@@ -49,8 +49,7 @@ class Appender(threading.Thread):
 def test_acknowledged_entries_survive_kill_9_of_all_bookies(cluster: LocalCluster) -> None:
     rng = random.Random(20260101)
     acknowledged = 0
-    for round_number in range(ROUNDS):
-        e, qw, qa = ENSEMBLES[round_number % len(ENSEMBLES)]
+    for round_number, (e, qw, qa) in enumerate(ENSEMBLES):
         with connect(cluster.uri) as bookkeeper:
             ledger = bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
             appender = Appender(ledger, round_number)
@@ -70,4 +69,4 @@ def test_acknowledged_entries_survive_kill_9_of_all_bookies(cluster: LocalCluste
         assert len(found) > confirmed, f"round {round_number}: entry {confirmed} was acknowledged and is gone"
         assert found == [payload(round_number, entry) for entry in range(len(found))]
         acknowledged += confirmed + 1
-    assert acknowledged > ROUNDS * 10, "the rounds hardly wrote anything: they prove nothing"
+    assert acknowledged > 10 * len(ENSEMBLES), "the rounds hardly wrote anything: they prove nothing"
