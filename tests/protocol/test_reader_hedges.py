@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -61,40 +59,6 @@ def test_a_bookie_that_speaks_now_and_then_is_not_late() -> None:
     assert machine.step(LATE) == [ev.SetTimer("late", 2_000)]
     (second,) = sends(list(machine.step(LATE)))  # not a word since
     assert (second.first, second.last) == (5, 11)
-
-
-def test_a_slow_bookie_that_alone_has_the_entry_is_waited_for() -> None:
-    machine, effects = started()
-    (first,) = sends(effects)
-    todo = sends(list(machine.step(LATE)))
-    denied = 0
-    while todo:
-        read = todo.pop()
-        denied += 1
-        todo += sends(list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 11),)))))
-    assert denied == 2
-    assert not machine.done
-    assert sends(list(machine.step(LATE))) == []
-    effects = list(machine.step(ev.FramesRead(first.request, plain(0, 11))))
-    effects += machine.step(ev.ReadAnswered(first.request, 11))
-    assert delivered(effects) == VALUES
-    assert machine.done
-
-
-def test_a_striped_range_does_without_its_silent_bookie() -> None:
-    machine, effects = started(4, 2)
-    talks, silent = sends(effects)
-    machine.step(ev.FramesRead(talks.request, striped(int(talks.bookie[1:]), 4, 2)))
-    machine.step(ev.ReadAnswered(talks.request, 11))
-    others = sends(list(machine.step(LATE)))
-    assert {read.bookie for read in others}.isdisjoint({talks.bookie, silent.bookie})
-    effects = []
-    for read in others:
-        effects += machine.step(ev.FramesRead(read.request, part_of(read, (4, 2), 12)))
-        effects += machine.step(ev.ReadAnswered(read.request, 11))
-    assert delivered(effects) == VALUES
-    assert silent.request in cancels(effects)
-    assert effects[-1] == ev.FinishRead()
 
 
 def test_everything_has_come_but_the_end_of_the_answer_does_not() -> None:
@@ -164,26 +128,6 @@ def test_entries_that_are_missing_here_and_there_do_not_cost_the_rest_each_time(
     assert got == values
     assert asked < 4 * len(values)
     assert turns < 20
-
-
-def test_who_was_late_goes_on_with_what_it_was_asked_for() -> None:
-    machine, effects = started(4, 2)
-    asked = [*sends(effects), *sends(list(machine.step(LATE)))]
-    assert len({read.bookie for read in asked}) == 4
-    for read in asked:
-        machine.step(ev.FramesRead(read.request, part_of(read, (4, 2), 6)))
-    machine.step(LATE)
-    effects = list(machine.step(LATE))  # all have fallen silent again
-    assert delivered(effects) == VALUES[:6]
-    assert (cancels(effects), sends(effects)) == ([], [])
-    assert ev.SetTimer("late", 2_000) in effects
-    for read in asked:
-        rest = replace(read, first=6)
-        effects += machine.step(ev.FramesRead(read.request, part_of(rest, (4, 2), 6)))
-    for read in asked:
-        effects += machine.step(ev.ReadAnswered(read.request, 11))
-    assert delivered(effects) == VALUES
-    assert machine.done
 
 
 def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:

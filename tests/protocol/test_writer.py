@@ -9,10 +9,8 @@ from bk_core.entries.frame import decode_frame
 from bk_core.model import Fragment, Versioned
 from bk_core.protocol.events import (
     BookiesRead,
-    Confirm,
     FramesAcked,
     MetadataWritten,
-    SendFrame,
     SendLac,
     SessionBroken,
     SessionEnded,
@@ -103,18 +101,3 @@ def test_an_idle_broken_session_costs_nothing_until_the_next_append() -> None:
     assert machine.step(SessionBroken(0, session)) == []
     frames = append(machine, b"0")
     assert [frame.index for frame in frames] == [0, 1, 2]
-
-
-@pytest.mark.rule("MUST6")
-def test_what_the_failed_bookie_acked_above_the_lac_is_sent_to_its_replacement() -> None:
-    machine = writer(2, 2, 2)
-    append(machine, b"0")
-    acked(machine, 1, 1)  # bookie 1 has entry 0, bookie 0 has not: nothing is confirmed
-    fail_bookie(machine, 1)
-    machine.step(BookiesRead(("b0", "b1", "b2")))
-    assert machine.change is not None
-    acked(machine, 0, 1)  # while the change that starts at entry 0 is under way
-    written = machine.step(MetadataWritten(Versioned(machine.change.intent, 1)))
-    assert of(written, Confirm) == [], "confirmed on one bookie of the two that metadata names"
-    assert [send.bookie for send in of(written, SendFrame)] == ["b2"]
-    assert of(acked(machine, 1, 1), Confirm) == [Confirm(0)]

@@ -11,10 +11,8 @@ import pytest
 from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bk_core.wire.bookie_rpc.runs import ADD
-from tests.kit.amount import some
 from tests.kit.bookie_requests import add
-from tests.kit.bookie_wire import KEY, as_expected, frame
-from tests.wire.bookie_rpc.fuzz import mutate
+from tests.kit.bookie_wire import KEY, as_expected
 
 WIRES = [v3, v2]
 NUMBERS = (0, 1, 127, 128, 16_383, 16_384, 2**21, 2**31, 2**32, 2**62, 2**63 - 1)
@@ -66,20 +64,6 @@ def test_a_lone_add_of_which_any_byte_is_another_is_read_as_what_it_is_or_left(w
         assert not is_lone(wire, made[:end])
     assert not is_lone(wire, made + b"\0")
     assert not is_lone(wire, made + made)
-
-
-@pytest.mark.rule("L6")
-@pytest.mark.parametrize("wire", WIRES)
-def test_mutated_lone_adds_are_read_as_what_they_are_or_left(wire: ModuleType) -> None:
-    rng = random.Random(1)
-    clean = [usual(wire, *(rng.choice(NUMBERS) for _ in range(3)), size=rng.choice(SIZES[:6])) for _ in range(40)]
-    lone = 0
-    for _ in range(some(20_000, 4_000)):
-        content = bytearray(rng.choice(clean)[4:])
-        for _ in range(rng.choice((1, 1, 2, 3))):
-            mutate(rng, content, clean)
-        lone += is_lone(wire, frame(bytes(content)))
-    assert lone > 400
 
 
 def test_what_is_no_normal_add_is_left() -> None:
