@@ -29,18 +29,6 @@ def test_a_list_of_ids_reads_nothing_waits_for_pending_adds_and_says_whether_the
     assert bench.to_read == []
 
 
-def test_a_part_says_the_greatest_lac_of_which_there_is_evidence() -> None:
-    bench = Bench()
-    bench.attach(1)
-    bench.send(entries(0, b"a", lac=-1), entries(1, b"b", lac=0))
-    bench.commit()
-    bench.read(0, 0)
-    [part, trailer] = bench.disk()
-    assert isinstance(part, ev.SendPart)
-    assert isinstance(trailer, ev.SendTrailer)
-    assert (part.lac, trailer.lac, trailer.known) == (0, 0, True)
-
-
 @pytest.mark.rule("S1")
 def test_answer_before_a_pending_add_does_not_deny_it() -> None:
     bench = Bench()
@@ -168,25 +156,6 @@ def test_stream_that_closes_gives_its_turns_back() -> None:
 
 
 # --- failed syncs ---
-
-
-@pytest.mark.rule("S6")
-def test_after_a_failed_sync_nothing_is_acked_or_answered() -> None:
-    bench = Bench()
-    bench.attach(1)
-    bench.attach(2, 8)
-    bench.send(entries(0, b"a"))
-    bench.commit()
-    bench.send(entries(1, b"b"))
-    bench.read(1, 1)
-    bench.ask(ev.FenceRequested, 9, KEY)
-    effects = bench.fail(final=True)
-    assert sorted(ended(effects)) == [(1, 1, Reason.STORAGE_FAILED), (2, 0, Reason.STORAGE_FAILED)]
-    answers = [effect for effect in effects if isinstance(effect, (ev.SendTrailer, ev.SendReply))]
-    assert [answer.reason for answer in answers] == [Reason.STORAGE_FAILED] * 2
-    later = bench.attach(3) + bench.read(0, 0) + bench.ask(ev.FenceRequested, 7, KEY)
-    assert ended(later) == [(3, 0, Reason.STORAGE_FAILED)]
-    assert bench.log == []
 
 
 @pytest.mark.rule("L2")
