@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bk_core.errors import ClientClosedError, RecoveryInconclusiveError
+from bk_core.errors import ClientClosedError
 from tests.kit.memory_cluster import FAST, memory_cluster
 
 
@@ -26,23 +26,6 @@ async def test_a_writer_that_was_throttled_by_a_slow_bookie_goes_on_once_it_is_r
                 await writer.append(b"x" * 200)
         assert slow not in writer.metadata.last_fragment.ensemble
         await writer.close()
-
-
-async def test_a_recovery_does_not_go_round_among_registered_bookies_that_do_not_answer() -> None:
-    async with memory_cluster(3) as cluster:
-        silent = replace(
-            FAST, explicit_lac_delay_ms=60_000, lac_stall_ms=60_000
-        )  # an entry known to be confirmed needs no new copy
-        writer = await cluster.client(silent).create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
-        await writer.append(b"0")
-        members = writer.metadata.last_fragment.ensemble
-        for name in cluster.names:
-            if name != members[0]:
-                cluster.network.down(name)
-        with pytest.raises(RecoveryInconclusiveError):
-            async with asyncio.timeout(4):
-                await cluster.client().open_ledger(writer.ledger_id, recover=True)
-        await writer.abandon()
 
 
 @pytest.mark.rule("P10")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bk_core.client import BookKeeper, LedgerReader
+from bk_core.client import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     ClientClosedError,
@@ -160,19 +160,6 @@ async def test_close_marks_the_copies_it_could_not_make() -> None:
         await writer.append(b"two copies only")
         await writer.close()
         assert list(cluster.store.list_underreplicated()) == [(writer.ledger_id, (slow,))]
-
-
-@pytest.mark.rule("P7")
-async def test_two_recoverers_agree_on_the_end() -> None:
-    async with memory_cluster(4) as cluster:
-        writer = await cluster.client().create_ledger()
-        wanted = entries(300)
-        await writer.wait_confirmed(await writer.append_batch(EntryBatch.from_list(wanted)))
-        clients: list[BookKeeper] = [cluster.client() for _ in range(3)]
-        readers = await asyncio.gather(*(c.open_ledger(writer.ledger_id, recover=True) for c in clients))
-        assert {reader.last_add_confirmed for reader in readers} == {299}
-        assert await read_all(readers[0]) == wanted
-        await writer.abandon()
 
 
 async def test_bad_input_is_refused_before_anything_is_created() -> None:

@@ -161,21 +161,6 @@ def test_an_answer_without_progress_ends_the_bookie() -> None:
     assert machine.step(ev.ReadAnswered(read.request, -1)) == [ev.FinishEnd(metadata(1, 1, 1), -1)]
 
 
-def test_an_entry_that_is_not_there_after_the_wait_is_not_shown() -> None:
-    machine, asked = machine_of(metadata())
-    answer(machine, asked, (0, 1), (0, 1), ())
-    asked = list(machine.step(ev.TimerFired("settle")))
-    assert answer(machine, asked, (0, 1), (0,), ()) == [ev.ReadMetadata(fresh=True)]
-    assert machine.step(ev.MetadataRead(metadata())) == [ev.FinishEnd(metadata(), 0)]
-
-
-def test_entries_that_come_during_the_wait_are_not_asked_for() -> None:
-    machine, asked = machine_of(metadata())
-    answer(machine, asked, (0,), (0,), ())
-    asked = list(machine.step(ev.TimerFired("settle")))
-    assert {(read.first, read.last) for read in asked if isinstance(read, ev.SendRead)} == {(0, 0)}
-
-
 def checked(record: Record, **options: int) -> QuorumEnd:
     """A machine that waits for the record after the wait."""
     machine, asked = machine_of(record, **options)
@@ -183,15 +168,6 @@ def checked(record: Record, **options: int) -> QuorumEnd:
     answer(machine, list(machine.step(ev.TimerFired("settle"))), (0,), (0,), ())
     assert machine.phase is EndPhase.CHECK
     return machine
-
-
-def test_another_version_after_the_wait_begins_again_with_its_ensemble() -> None:
-    fragments = (Fragment(0, ("b0", "b3", "b2")),)
-    moved = Versioned(replace(metadata().value, fragments=fragments), 1)
-    machine = checked(metadata())
-    asked = machine.step(ev.MetadataRead(moved))
-    assert [read.bookie for read in asked if isinstance(read, ev.SendRead)] == ["b0", "b3", "b2"]
-    assert answer(machine, list(asked), (0,), (), ()) == [ev.FinishEnd(moved, -1)]
 
 
 def test_a_record_that_changes_in_every_round_gives_the_lac() -> None:
