@@ -83,13 +83,6 @@ def test_a_read_under_way_ends_with_the_deletion(bench: Bench) -> None:
     assert reasons(effects) == [DELETED]
 
 
-def test_a_read_that_waits_for_a_pending_add_ends_with_the_deletion(bench: Bench) -> None:
-    bench.send(entries(2, b"c"))
-    bench.read(2, 5)
-    delete(bench)
-    assert reasons(bench.commit()) == [DELETED]
-
-
 def test_watches_end(bench: Bench) -> None:
     assert bench.ask(ev.WatchLacRequested, 7, 50, 1000) == [ev.SetTimer((READS, 1), 1000)]
     delete(bench)
@@ -105,14 +98,6 @@ def test_a_hinted_lac_is_not_made_durable_any_more(bench: Bench) -> None:
     bench.commit()
     bench.step(ev.TimerFired(None))
     assert bench.log == []
-
-
-@pytest.mark.rule("P6")
-def test_frames_behind_a_comparison_are_dropped(bench: Bench) -> None:
-    bench.send(entries(1, b"b", lac=0), entries(2, b"c"))  # entry 1 came before: it is compared
-    assert ended(delete(bench)) == [(1, 2, DELETED)]
-    bench.disk()
-    assert bench.kinds() == [FrameKind.DELETED]
 
 
 @pytest.mark.rule("S9")
