@@ -26,6 +26,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError
+from bk_core.logs.model.head import SEVERAL_ROWS
 from bk_core.logs.model.position import OFFSET_MAX, StreamOffset, decode_offset, encode_offset
 from bk_spark.errors import bad_value, see, shown
 from bk_spark.options.selection import LedgerSelection, LedgerSource, LogSelection, LogSource, Selection, Source
@@ -38,9 +39,6 @@ LATEST = -1
 
 OPEN_AT_ONCE = 2
 """The number of extents of a leader that may receive entries at the same time (RULES N2)."""
-
-SEVERAL_ROWS = ("arrow",)
-"""Codecs whose entries hold several rows."""
 
 SECONDS_MAX = 10**11
 """A positive time below this is refused, because it is probably in seconds: as milliseconds it is before 1973-03-03."""

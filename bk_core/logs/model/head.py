@@ -35,6 +35,8 @@ OPEN_EXTENTS_MAX = 2
 RAW, ENVELOPE, JSON, ARROW = "raw", "envelope", "json", "arrow"
 CODECS = (RAW, ENVELOPE, JSON, ARROW)
 """The codecs of rows in entries, by the names in extents. Another program may have written other names."""
+SEVERAL_ROWS = (ARROW,)
+"""The codecs whose entries hold several rows."""
 COMPRESSIONS = ("none", "lz4", "zstd")
 """The compression methods of columns in entries of codec ``arrow``."""
 CODEC_NAME_BYTES_MAX = 32
