@@ -71,7 +71,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class _Side:
-    """The results of one side."""
+    """The runs of one side of a measurement so far: their values, and the processor time that each kind of process
+    spent."""
 
     run: Callable[[], Run]
     per: float

@@ -30,7 +30,7 @@ class Place:
 
 
 class PlacedBookie(BookieProcess):
-    """A bookie at a place."""
+    """A process of a bookie that is started at a :class:`Place`."""
 
     def __init__(self, number: int, data_dir: Path, port: int, uri: str, place: Place, settings: Path) -> None:
         super().__init__(number, data_dir, port, uri)

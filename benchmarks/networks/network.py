@@ -178,7 +178,7 @@ class Network:
 
     @cached_property
     def bookies(self) -> Bookies:
-        """Our bookies."""
+        """Our bookies in these networks. They are started when they are first needed."""
         uri = f"zk://{self._zookeeper}/ours/ledgers"
         with self._world.processes.born(BOOKIES):
             return self._world.stack.enter_context(Bookies(self._world.folder / "networked", uri, self._nodes))

@@ -98,7 +98,7 @@ class Java:
         return self._call(command, client=self._client, **arguments)
 
     def append(self, size: int, total: int) -> Run:
-        """Return the bytes per second."""
+        """Append ``total`` bytes in entries of ``size`` bytes. Return the bytes per second."""
         in_flight = max(1, min(IN_FLIGHT, IN_FLIGHT_BYTES // size))
         done = self._do("append", size=size, count=max(1, total // size), in_flight=in_flight, close=True)
         return Run.of(total / done["seconds"], total)
@@ -114,12 +114,12 @@ class Java:
         return int(self._do("append", size=size, count=count, in_flight=IN_FLIGHT, close=True)["ledger_id"])
 
     def read(self, ledger_id: int) -> Run:
-        """Return the bytes per second."""
+        """Read the whole ledger. Return the bytes per second."""
         done = self._do("read", ledger_id=ledger_id)
         return Run.of(done["bytes"] / done["seconds"], done["bytes"])
 
     def read_random(self, ledger_id: int, count: int, at_once: int) -> Run:
-        """Return the entries per second."""
+        """Read ``count`` random entries, ``at_once`` at a time. Return the entries per second."""
         return Run.of(count / self._do("random", ledger_id=ledger_id, count=count, at_once=at_once)["seconds"])
 
     def many(self, ledgers: int, size: int, rounds: int) -> Run:
@@ -134,7 +134,7 @@ class Java:
         return Run((done["p50"], done["p99"]))
 
     def recover(self, ledger_id: int, entries: int) -> Run:
-        """Return the seconds of a recovery."""
+        """Recover the ledger. Return the seconds of the recovery."""
         done = self._do("recover", ledger_id=ledger_id)
         assert done["lac"] == entries - 1
         return Run.of(done["seconds"])

@@ -71,7 +71,8 @@ class BareWriters:
                 done.set_result(None)
 
     async def rate(self, writers: int, rounds: int, payload: bytes) -> float:
-        """Return the entries per second."""
+        """Let ``writers`` writers append ``rounds`` entries each, one at a time. Return the entries per second of all
+        writers together."""
 
         async def write() -> None:
             for _ in range(rounds):

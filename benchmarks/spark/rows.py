@@ -115,7 +115,7 @@ class Job:
         return self._frame(value, rows or self.rows)
 
     def to_read(self) -> Any:
-        """Return the rows for a read."""
+        """Return the rows that are written for a read: READ_TIMES as many as in a write, of the cheap kind."""
         return self.cheap(self.rows_read)
 
     def _frame(self, value: str, rows: int) -> Any:

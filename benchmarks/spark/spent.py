@@ -16,12 +16,12 @@ _SIGNS = {WORKERS: "pyspark.daemon", JAVA: "SparkSubmit", BOOKIES: "bookie\0run"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds by kind of process."""
+    """The processor seconds that a job took, by the kind of process."""
 
     cpu_s: dict[str, float]
 
     def cpu_a_gb(self, payload_bytes: int) -> dict[str, float]:
-        """Return the seconds per gigabyte of payload."""
+        """Return the processor seconds of each kind per gigabyte of payload."""
         return {kind: seconds / payload_bytes * 1e9 for kind, seconds in self.cpu_s.items() if seconds}
 
 

@@ -134,7 +134,7 @@ class TopicOptions:
         return self.offload or BY_THE_RECORD
 
     def access(self, password: bytes) -> PulsarAccess:
-        """Return these options for the client."""
+        """Return the options as the client takes them. ``password`` is that of the topics' ledgers."""
         from bk_core.pulsar.cluster import PulsarAccess
 
         return PulsarAccess(

@@ -39,8 +39,8 @@ def joined_spans(coarse: Sequence[Span], fine: Sequence[Span]) -> tuple[Span, ..
 
 
 class LogSpans:
-    """The spans of one log, kept up to date by its follower. ``bytes_ahead`` is how far ahead of the stream extents are
-    looked up."""
+    """The spans of one log, kept up to date by its follower. Extents are looked up for up to ``bytes_ahead`` bytes
+    ahead of the stream."""
 
     def __init__(self, store: MetadataStore, name: str, bytes_ahead: int) -> None:
         from bk_core.logs.store import LogStore

@@ -132,7 +132,7 @@ class Board:
 
     @property
     def has_answer(self) -> bool:
-        """Whether the first look is over."""
+        """Whether the followers of this run have looked at their sources once."""
         with self._news:
             return self._has_answer()
 

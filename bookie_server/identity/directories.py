@@ -95,7 +95,7 @@ def open_directories(
 
 
 class _Opening:
-    """The work of one start."""
+    """Opens the data directories of a bookie at one start."""
 
     def __init__(
         self,

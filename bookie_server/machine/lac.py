@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path of the bookie's machine for LAC evidence. It serves fences, LAC reads, watches and explicit LACs (RULES P5,
-P9, P10).
+"""The part of the bookie's machine that gives LAC evidence. It serves fences, LAC reads, watches and explicit LACs
+(RULES P5, P9, P10).
 
 Evidence consists of data that a client can verify: the last entry, an entry that carries the greatest LAC, and the
 writer's LAC body with its digest, all unchanged. A watch is answered as soon as there is evidence of a greater LAC than

@@ -177,7 +177,7 @@ class AddAnswers(Run):
 
     @property
     def statuses(self) -> I64:
-        """Values of :class:`Status`."""
+        """The status of each answer, as a number of :class:`Status`."""
         return self._column(STATUS)
 
 
@@ -188,7 +188,7 @@ class ReadAnswers(_WithBodies):
 
     @property
     def statuses(self) -> I64:
-        """Values of :class:`Status`."""
+        """The status of each answer, as a number of :class:`Status`."""
         return self._column(STATUS)
 
     @property

@@ -48,7 +48,8 @@ ANSWERS: Mapping[str, Any] = {
 
 
 class DirectServer:
-    """:class:`~bookie_server.ports.service.Service` on plain sockets."""
+    """The :class:`~bookie_server.ports.service.Service` of the direct lane, which our clients reach over plain
+    sockets."""
 
     def __init__(
         self, listen_address: str, port: int, clients: Clients, *, local: bool = True, tls: PortTls | None = None

@@ -45,7 +45,7 @@ _GONE = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, TimeoutEr
 
 
 class GrpcServer:
-    """:class:`~bookie_server.ports.service.Service` over gRPC."""
+    """The :class:`~bookie_server.ports.service.Service` of the gRPC lane."""
 
     def __init__(self, listen_address: str, port: int, clients: Clients, tls: PortTls | None = None) -> None:
         """Bind the port. Raises PortInUseError."""

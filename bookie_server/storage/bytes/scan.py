@@ -139,7 +139,7 @@ class SegmentScanner:
         return self.result
 
     def steps(self) -> Iterator[int]:
-        """Scan in pieces of at most a group; yield the work of each piece in bytes."""
+        """Scan in pieces of at most a group. Yield the size of each piece of work, in bytes."""
         result = self.result = ScannedSegment(self._generation, self._durable)
         found = _Found()
         self._recorded = self._durable

@@ -82,7 +82,8 @@ class SpaceWatch:
     it is empty."""
 
     def __init__(self, limits: SpaceLimits, usage: Usage) -> None:
-        """Make the first check, at a start. Between the two shares the directory is writable."""
+        """Make the first check, at a start. A used share between ``low_water`` and ``threshold`` leaves the directory
+        writable."""
         self._limits = limits
         self._refused_at: int | None = None  # fewest usable bytes seen since a commit found no space; None: none has
         self._looks_since_refusal = 0

@@ -43,7 +43,7 @@ class StorageStats:
     """The seconds since the last checkpoint was begun, or None if this process has begun none."""
     checkpoints: int
     seals: int
-    """The number of segments sealed."""
+    """The number of segments that were sealed."""
     segments_recycled: int
     """The number of drained segments given back to the pool."""
     indexes_rebuilt: int

@@ -119,7 +119,7 @@ class Scrubber:
     # --- one segment ------------------------------------------------------------------------------------------------
 
     def _look_at(self, generation: int) -> Iterator[int]:
-        """Check a segment and keep the findings; yield the work of each piece in bytes."""
+        """Check a segment and keep the findings. Yield the size of each piece of this work, in bytes."""
         pair, found = StoredPair(self._files, self._path, generation, self._incarnation), _Findings(generation)
         yield from pair.steps()
         name, scan = segment_name(generation), pair.scan

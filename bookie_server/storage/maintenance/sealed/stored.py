@@ -178,8 +178,8 @@ class StoredPair:
         self.astray: list[Rows] = []
 
     def steps(self, *, scan: bool = True) -> Iterator[int]:
-        """Read both files, piece by piece; yield the work of each piece in bytes. Without ``scan`` read only the
-        index."""
+        """Read both files, piece by piece. Yield the size of each piece of work, in bytes. Without ``scan`` read only
+        the index."""
         yield 2 * BLOCK
         if scan and self.segment.size:
             scanner = self.segment.scanner(self.index.data_end)
