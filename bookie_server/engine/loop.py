@@ -20,7 +20,8 @@ from selectors import EVENT_READ, EVENT_WRITE, SelectorKey
 from typing import Any
 
 _EVENTS_MAX = 256
-"""The maximum number of events that are taken in a turn. The system returns further events first in the next turn."""
+"""The maximum number of events that are taken in a turn. If there are more, the system returns them first in the next
+turn."""
 
 
 class TurnSelector(selectors.BaseSelector):
