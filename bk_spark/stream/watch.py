@@ -132,7 +132,7 @@ class Board:
 
     @property
     def has_answer(self) -> bool:
-        """Whether the followers of this run have looked at their sources once."""
+        """Whether the followers of this run have read the state of their sources once."""
         with self._news:
             return self._has_answer()
 
