@@ -13,9 +13,11 @@ import pytest
 
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.errors import BookKeeperError, LedgerFencedError
+from bk_core.wire.bookie_rpc.status import Status
 from tests.client.test_mixed_ensembles import append, entries, mixed_cluster
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.waiting import eventually
 
 SIZES = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 3}
 WANTED = [b"entry %d" % k for k in range(300)]
@@ -53,6 +55,19 @@ async def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
         await append(writer, 101, 299)
         await writer.close()
         assert writer.metadata.last_entry_id == 299, "a close forces"
+        assert await entries(client, writer.ledger_id, recover=False) == WANTED
+
+
+@pytest.mark.rule("P12")
+async def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None:
+    async with deferring(tmp_path) as (client, theirs):
+        writer = await client.create_ledger(deferred_sync=True, **SIZES)
+        theirs[0].bookie.refuse = lambda what, *_: Status.EIO if what == "force" else None
+        await append(writer, 0, 99)
+        await writer.force()
+        await eventually(lambda: f"127.0.0.1:{theirs[2].port}" in writer.metadata.last_fragment.ensemble)
+        await append(writer, 100, 299)
+        await writer.close()
         assert await entries(client, writer.ledger_id, recover=False) == WANTED
 
 

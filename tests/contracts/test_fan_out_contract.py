@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A publish into several logs over every metadata store: a rival in one of them is outlasted."""
+"""A publish into several logs over every metadata store: a rival in one of them, a store that stays away."""
 
 from __future__ import annotations
 
 import pytest
 
 from bk_core.entries.digest import ledger_key
+from bk_core.errors import MetadataUnavailableError, Outcome
 from bk_core.logs.machines.change import HeadChange
 from bk_core.logs.machines.publication import publish_among
 from bk_core.logs.model.head import LogHead, NewExtent, Published, PublishId
@@ -33,8 +34,8 @@ def ledger(store: MetadataStore, rows: int = 2) -> NewExtent:
     return new_extent(ledger_id, rows, rows, fragments=FRAGMENTS)
 
 
-def publish(store: MetadataStore, ledgers: dict[str, list[NewExtent]], job: str) -> dict[str, Published]:
-    change = HeadChange(publish_among(ledgers, PublishId.job(job), now_ms=5, nonce=nonce))
+def publish(store: MetadataStore, ledgers: dict[str, list[NewExtent]], job: str, **limits: int) -> dict[str, Published]:
+    change = HeadChange(publish_among(ledgers, PublishId.job(job), now_ms=5, nonce=nonce), **limits)
     return carried_out([LogStore(store, log) for log in ledgers], change.run())
 
 
@@ -52,3 +53,18 @@ def test_a_rival_in_one_log_is_outlasted_and_both_are_there(
     found = publish(store, ledgers, "j")
     assert (found["a"].base_offset, found["b"].base_offset) == (0, 5)
     assert ends(store, "a", "b") == [2, 7]
+
+
+@pytest.mark.rule("N4")
+def test_a_store_that_stays_away_leaves_the_outcome_unknown(metadata_world: MetadataWorld) -> None:
+    store = metadata_world.open(timeout_s=2.0)
+    store.initialize_cluster()
+    made(store, "a", "b")
+    ledgers = {"a": [ledger(store)], "b": [ledger(store)]}
+
+    metadata_world.lose_next_answer(store, applied=True)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        publish(store, ledgers, "j", failures_max=1)
+    assert raised.value.outcome is Outcome.UNKNOWN
+    assert publish(metadata_world.open(), ledgers, "j")["a"].base_offset == 0
+    assert ends(metadata_world.open(), "a", "b") == [2, 2]
