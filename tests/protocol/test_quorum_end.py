@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
-from bk_core.model import ENTRY_ID_MAX, Fragment, LedgerMetadata, Versioned
+from bk_core.model import ENTRY_ID_MAX, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.ends.quorum_end import ANSWERS_MAX, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, EntryRange
@@ -95,18 +95,6 @@ def test_only_members_of_the_write_set_count() -> None:
     assert end_of(striped, (0,), (0, 1), (1,), ()) == 1
     assert end_of(striped, (0,), (0, 1), (), (1,)) == 0
     assert end_of(striped, (), (), (0,), (0,)) == -1
-
-
-def test_entries_below_the_last_fragment_are_confirmed() -> None:
-    fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b3", "b1", "b2")))
-    record = Versioned(replace(metadata().value, fragments=fragments), 4)
-    machine, asked = machine_of(record)
-    assert [(read.bookie, read.first) for read in asked if isinstance(read, ev.SendRead)] == [
-        ("b3", 5),
-        ("b1", 5),
-        ("b2", 5),
-    ]
-    assert answer(machine, asked, (), (), ()) == [ev.FinishEnd(record, 4)]
 
 
 def test_unknown_limbo_and_denials_count_for_nothing() -> None:

@@ -130,14 +130,6 @@ def test_entries_that_are_missing_here_and_there_do_not_cost_the_rest_each_time(
     assert turns < 20
 
 
-def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:
-    machine, effects = started(prefer=2, avoid=["b0"])
-    (read,) = sends(effects)
-    assert read.bookie == "b1"
-    (read,) = sends(list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 0),)))))
-    assert read.bookie == "b2"
-
-
 def test_what_a_bookie_says_after_the_end_of_its_answer_is_not_heard() -> None:
     machine, effects = started(4, 2)
     one, other = sends(effects)

@@ -233,17 +233,6 @@ def test_the_smallest_parts_still_use_up_room() -> None:
     assert len(parts(bench.disk())) == 256
 
 
-def test_first_part_of_a_stream_comes_before_further_ones_of_others() -> None:
-    bench = Bench(read_part_bytes=1, reads_active_max=16)
-    stored(bench)
-    for stream in OTHERS[:4]:
-        reading(bench, stream, 4)
-    assert len(parts(bench.disk())) == 8, "half of what is not kept for recovery, and the first ones of two"
-    for stream in OTHERS[4:12]:
-        reading(bench, stream, 4)
-    assert {request[0] for request in parts(bench.disk())} == {*OTHERS[4:8]}
-
-
 # --- reads: clients that take nothing ---
 
 
