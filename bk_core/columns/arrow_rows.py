@@ -19,10 +19,10 @@ import pyarrow.ipc as ipc
 
 from bk_core.columns import arrow_message, arrow_schema, texts
 from bk_core.columns.arrow_message import Head, NotABatch, Pair, Shape
-from bk_core.columns.row_origins import Rows
+from bk_core.columns.row_origins import Origins
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import Directory
-from bk_core.entries.batch import Bytes, EntryBatch
+from bk_core.entries.batch import I64, U32, Bytes, EntryBatch
 from bk_core.errors import IntegrityError
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 10_000, 4 << 20
@@ -47,7 +47,7 @@ class Joined(NamedTuple):
     """Rows of some entries, and the origin of each row."""
 
     columns: pa.RecordBatch
-    rows: Rows
+    rows: Origins
 
 
 class BadText(NamedTuple):
@@ -89,28 +89,43 @@ def joined(entries: Iterable[Decoded], shown: pa.Schema) -> Iterator[Joined]:
 
 
 def _join(group: Sequence[Decoded], shown: pa.Schema) -> Joined:
-    counts = [entry.columns.num_rows for entry in group]
     whole = group[0].columns
     if len(group) > 1:
-        whole = without_columns(sum(counts))
+        whole = without_columns(sum(entry.columns.num_rows for entry in group))
         if len(shown):
             table = pa.Table.from_batches([entry.columns for entry in group], schema=shown).combine_chunks()
             whole = next(iter(table.to_batches()), group[0].columns)
-    rows = Rows(
-        np.repeat(np.array([entry.entry_id for entry in group], dtype=np.int64), counts),
-        np.repeat(np.array([entry.length for entry in group], dtype=np.uint32), counts),
-        _row_index(group, counts),
-    )
-    return Joined(whole, rows)
+    return Joined(whole, _EntryRows(group))
 
 
-def _row_index(group: Sequence[Decoded], counts: Sequence[int]) -> texts.I32:
-    starts = np.cumsum([0, *counts[:-1]])
-    found: texts.I32 = (np.arange(sum(counts)) - np.repeat(starts, counts)).astype(np.int32)
-    for entry, start in zip(group, starts, strict=True):
-        if entry.row_index is not None:
-            found[start : start + len(entry.row_index)] = entry.row_index
-    return found
+class _EntryRows:
+    """The origin of the rows of some entries. Few reads ask for it, and an entry may have 65,536 rows, so each column
+    is made when it is asked for."""
+
+    def __init__(self, group: Sequence[Decoded]) -> None:
+        self._counts = [entry.columns.num_rows for entry in group]
+        self._of = [(entry.entry_id, entry.length, entry.row_index) for entry in group]  # without the columns
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def entry_ids(self) -> I64:
+        return np.repeat(np.array([entry_id for entry_id, _, _ in self._of], dtype=np.int64), self._counts)
+
+    @property
+    def lengths(self) -> U32:
+        return np.repeat(np.array([length for _, length, _ in self._of], dtype=np.uint32), self._counts)
+
+    @property
+    def row_index(self) -> texts.I32:
+        starts = np.cumsum([0, *self._counts[:-1]])
+        found: texts.I32 = (np.arange(self.count) - np.repeat(starts, self._counts)).astype(np.int32)
+        for (_, _, row_index), start in zip(self._of, starts, strict=True):
+            if row_index is not None:
+                found[start : start + len(row_index)] = row_index
+        return found
 
 
 class _Message(NamedTuple):

@@ -22,7 +22,7 @@ from bk_core.columns import arrow_rows, arrow_schema, envelope_bytes, texts
 from bk_core.columns import row_origins as places
 from bk_core.columns.json import rows as json_rows
 from bk_core.columns.json import text as json_text
-from bk_core.columns.row_origins import LedgerAt, Rows, corrupt
+from bk_core.columns.row_origins import LedgerAt, Origins, Rows, corrupt
 from bk_core.columns.where import Condition, Where
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted
@@ -33,7 +33,7 @@ TEXT = "text"
 VALUE = "value"
 _AS_BYTES = 'codec="raw" reads their bytes'
 
-Part = tuple[pa.RecordBatch, Rows]
+Part = tuple[pa.RecordBatch, Origins]
 """Some rows of a read. They are columns of the codec, and the origin of each row."""
 
 
@@ -87,8 +87,8 @@ class LogRows:
         elif self.reads_as == ARROW:
             read = _arrow(batch, at, self.data, use_threads)
         else:
-            rows = Rows(batch.entry_ids(), batch.lengths, np.zeros(batch.count, dtype=np.int32))
-            read = iter([(_batch(_READERS[self.reads_as](batch, at, self.data), self.data, batch), rows)])
+            each_alone = Rows(batch.entry_ids(), batch.lengths, np.zeros(batch.count, dtype=np.int32))
+            read = iter([(_batch(_READERS[self.reads_as](batch, at, self.data), self.data, batch), each_alone)])
         for data, rows in read:
             found = self.where.filtered(self._with_places(data, rows, at))
             if found.num_rows or not self.where.conditions:
@@ -112,7 +112,7 @@ class LogRows:
         """Return batches of this read as one table, without copying."""
         return pa.Table.from_batches(batches, schema=self.schema)
 
-    def _with_places(self, data: pa.RecordBatch, rows: Rows, at: LedgerAt) -> pa.RecordBatch:
+    def _with_places(self, data: pa.RecordBatch, rows: Origins, at: LedgerAt) -> pa.RecordBatch:
         found: dict[str, pa.Array] = {}
         for name in dict.fromkeys([*self.schema.names, *self.where.columns]):
             if name in data.schema.names:

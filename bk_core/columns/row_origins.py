@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -52,38 +52,57 @@ class LedgerAt:
     schema: bytes | None = None
 
 
+class Origins(Protocol):
+    """The entries of rows. For each of the ``count`` rows it has the entry's id, the entry's length in bytes, and the
+    row's position in the entry. The last two may be None."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def entry_ids(self) -> I64: ...
+    @property
+    def lengths(self) -> npt.NDArray[np.uint32] | None: ...
+    @property
+    def row_index(self) -> npt.NDArray[np.int32] | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The entries of rows. For each row it has the entry's id, the entry's length in bytes, and the row's position in
-    the entry. The last two may be None."""
+    """Origins that exist as columns; see :class:`Origins`."""
 
     entry_ids: I64
     lengths: npt.NDArray[np.uint32] | None = None
     row_index: npt.NDArray[np.int32] | None = None
 
+    @property
+    def count(self) -> int:
+        return int(self.entry_ids.size)
 
-def column(name: str, rows: Rows, at: LedgerAt) -> pa.Array:
-    ids, count = rows.entry_ids, int(rows.entry_ids.size)
+
+def column(name: str, rows: Origins, at: LedgerAt) -> pa.Array:
+    count = rows.count
     match name:
         case "entry_id":
-            return pa.array(ids)
+            return pa.array(rows.entry_ids)
         case "ledger_id":
             return _repeated(at.ledger_id, pa.int64(), count)
         case "log":
             return pa.nulls(count, pa.string()) if at.log is None else _repeated(at.log, pa.string(), count)
         case "offset":
-            return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(ids + at.offset_shift)
+            return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(rows.entry_ids + at.offset_shift)
         case "ledger_ctime":
             at_us = None if at.ctime_ms is None else at.ctime_ms * 1000
             return pa.nulls(count, _TIMESTAMP) if at_us is None else _repeated(at_us, _TIMESTAMP, count)
         case "ledger_closed":
             return _repeated(at.closed, pa.bool_(), count)
         case "row_index":
-            assert rows.row_index is not None
-            return pa.array(rows.row_index)
+            row_index = rows.row_index
+            assert row_index is not None
+            return pa.array(row_index)
     assert name == ENTRY_LENGTH, name
-    assert rows.lengths is not None
-    return pa.array(rows.lengths.astype(np.int32))
+    lengths = rows.lengths
+    assert lengths is not None
+    return pa.array(lengths.astype(np.int32))
 
 
 def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:

@@ -134,9 +134,13 @@ class Directory:
 
     def payload_crc(self) -> int:
         """Return the CRC32C of the whole entry, computed from the CRCs of its regions."""
-        sizes = np.array([self.size, self.offsets[0] - self.size, *(column.size for column in self.columns)])
-        crcs = np.array([self.crc, self.head_crc, *(column.crc for column in self.columns)], dtype=np.uint32)
-        return CRC32C_TABLES.joined(crcs, sizes)
+        return self.crc_behind(0)
+
+    def crc_behind(self, before: int) -> int:
+        """Return the CRC32C of some bytes and the whole entry behind them. ``before`` is the CRC32C of these bytes."""
+        sizes = np.array([0, self.size, self.offsets[0] - self.size, *(column.size for column in self.columns)])
+        crcs = [before, self.crc, self.head_crc, *(column.crc for column in self.columns)]
+        return CRC32C_TABLES.joined(np.array(crcs, dtype=np.uint32), sizes)
 
 
 def bytes_max(columns: int) -> int:

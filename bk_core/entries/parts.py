@@ -12,7 +12,7 @@ the entry's directory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -37,7 +37,6 @@ from bk_core.entries.frame import (
     entry_ids_of,
     split_frames,
 )
-from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType, EntryId
 from bk_core.wire.lane.reasons import Cut
@@ -103,9 +102,10 @@ class Parts(Protocol):
 @dataclass(frozen=True, slots=True)
 class Heads:
     """Asks for the first ``bytes`` bytes of each entry of codec ``arrow``, and checks the directory in them by the
-    entry's digest."""
+    entry's digest. ``_parsed`` has the checked directories and their bytes, until :meth:`directory` returns them."""
 
     bytes: int
+    _parsed: dict[EntryId, tuple[memoryview, Directory]] = field(default_factory=dict, repr=False, compare=False)
 
     def cut(self, first: EntryId, last: EntryId) -> Cut:
         return Cut(head=self.bytes)
@@ -123,15 +123,22 @@ class Heads:
         for k, (view, its) in enumerate(zip(part.batch.entry_views(), numbers, strict=True)):
             length = int(whole.lengths[k])
             header = ENTRY_HEADER.pack(digester.ledger_id, *its)
-            crc = arrow_directory.parse(view, length).payload_crc()
-            crc ^= CRC32C_TABLES.shift_one(crc32c(header), length)
+            directory = arrow_directory.parse(view, length)
+            crc = directory.crc_behind(crc32c(header))
             if digests is not None and crc.to_bytes(4, "big") != digests[k].tobytes():
                 raise IntegrityError(
                     "a directory does not belong to its entry",
                     value=f"ledger {digester.ledger_id}, entry {its[0]}",
                     remedy="read another copy",
                 )
+            self._parsed[its[0]] = view[: directory.size], directory
         return part.batch
+
+    def directory(self, entry_id: EntryId, head: memoryview) -> Directory:
+        """Return the directory in a verified head. It is parsed again only if it was not parsed to verify it, which
+        is so for whole entries. Raises IntegrityError if the entry has no directory."""
+        data, directory = self._parsed.pop(entry_id, (None, None))
+        return directory if directory and data == head[: directory.size] else arrow_directory.parse(head, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +149,18 @@ class Regions:
     first: EntryId
     directories: Sequence[Directory | None]
     wanted: Sequence[int]
+    _all: Cut = field(init=False, repr=False)  # made once, because each answer is compared with it
+
+    def __post_init__(self) -> None:
+        ranges = tuple(tuple(_ranges(self._slices(directory))) for directory in self.directories)
+        object.__setattr__(self, "_all", Cut(0, self.first, ranges))
 
     def cut(self, first: EntryId, last: EntryId) -> Cut:
-        mine = self.directories[first - self.first : last + 1 - self.first]
-        return Cut(0, first, tuple(tuple(_ranges(self._slices(directory))) for directory in mine))
+        return Cut(0, first, self._all.ranges[first - self.first : last + 1 - self.first])
 
     def verified(self, frames: memoryview, digester: Digester) -> list[EntryBatch]:
         low, high = self.first, self.first + len(self.directories) - 1
-        parts = _parts(frames, digester, self.cut(low, high))
+        parts = _parts(frames, digester, self._all)
         for part in parts:
             for entry_id, view in zip(part.batch.entry_ids().tolist(), part.batch.entry_views(), strict=True):
                 if low <= entry_id <= high:  # the caller refuses all other ids

@@ -100,7 +100,7 @@ class ReadColumns:
         """Return the type in which a codec makes a column: without NOT NULL, which :meth:`assemble` checks."""
         return spark_types.nullable(self.schema.field(self.names.index(name)).type)
 
-    def assemble(self, data: Callable[[str], pa.Array], rows: places.Rows, at: LedgerAt) -> pa.RecordBatch:
+    def assemble(self, data: Callable[[str], pa.Array], rows: places.Origins, at: LedgerAt) -> pa.RecordBatch:
         """Return the batch for Spark. ``data`` returns a column of the codec by name. Raises InvalidArgumentError for a
         null in or inside a column that was declared NOT NULL, because Spark would crash on it."""
         columns = []

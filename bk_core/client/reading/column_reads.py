@@ -12,7 +12,6 @@ from contextlib import aclosing, suppress
 
 import numpy as np
 
-from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import Directory
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.parts import ColumnBatch, ColumnsWanted, Parts, Regions
@@ -40,10 +39,11 @@ async def read_columns(
     have no wanted row are left out. Raises the errors of ``read``, and IntegrityError for an entry without a
     directory."""
     directories: list[Directory | None] = []
-    async with aclosing(read(first, last, wanted.heads)) as heads:
-        async for batch in heads:
-            for view in batch.entry_views():
-                directory = arrow_directory.parse(view, None)
+    heads = wanted.heads
+    async with aclosing(read(first, last, heads)) as batches:
+        async for batch in batches:
+            for entry_id, view in zip(batch.entry_ids().tolist(), batch.entry_views(), strict=True):
+                directory = heads.directory(entry_id, view)
                 directories.append(directory if wanted.may_have(directory) else None)
             if not wanted.places:
                 yield _kept(directories[-len(batch) :], batch)
