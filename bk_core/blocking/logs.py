@@ -359,6 +359,7 @@ class NamedLog(Handle[named_log.NamedLog]):
         *,
         merge_schema: bool = False,
         compression: str = "zstd",
+        max_entry_bytes: int | None = None,
         ensemble_size: int = 3,
         write_quorum_size: int = 3,
         ack_quorum_size: int = 2,
@@ -370,7 +371,9 @@ class NamedLog(Handle[named_log.NamedLog]):
 
         The rows go into a new ledger, which one compare-and-set lists, so that all rows become readable or none. The
         rows must have exactly the columns of the log, in any order. With ``merge_schema`` they may have more columns;
-        these are null in older rows (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``.
+        these are null in older rows (K8). ``compression`` is ``zstd``, ``lz4`` or ``none``. Entries are filled up to
+        ``max_entry_bytes``, by default 2 MiB and at most 5 MiB − 1 KiB. Fewer, larger entries are read faster; with
+        more, smaller ones ``where`` skips more rows.
 
         Raises InvalidArgumentError for data, columns or values that cannot be written, and for a log that was written
         with another codec; SchemaMismatchError for columns that do not fit the log; EntryTooLargeError;
@@ -382,6 +385,7 @@ class NamedLog(Handle[named_log.NamedLog]):
                 table,
                 merge_schema=merge_schema,
                 compression=compression,
+                max_entry_bytes=max_entry_bytes,
                 ensemble_size=ensemble_size,
                 write_quorum_size=write_quorum_size,
                 ack_quorum_size=ack_quorum_size,

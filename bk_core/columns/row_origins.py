@@ -89,7 +89,9 @@ def column(name: str, rows: Origins, at: LedgerAt) -> pa.Array:
         case "log":
             return pa.nulls(count, pa.string()) if at.log is None else _repeated(at.log, pa.string(), count)
         case "offset":
-            return pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(rows.entry_ids + at.offset_shift)
+            return (
+                pa.nulls(count, pa.int64()) if at.offset_shift is None else pa.array(rows.entry_ids + at.offset_shift)
+            )
         case "ledger_ctime":
             at_us = None if at.ctime_ms is None else at.ctime_ms * 1000
             return pa.nulls(count, _TIMESTAMP) if at_us is None else _repeated(at_us, _TIMESTAMP, count)

@@ -85,6 +85,22 @@ async def test_some_columns_cost_their_own_bytes(digest_type: DigestType, compre
         assert wire.take() < 0.01 * all_bytes
 
 
+@pytest.mark.parametrize(("given", "most"), [(None, 2 << 20), (256 << 10, 256 << 10), ((5 << 20) - 1024, 5 << 20)])
+async def test_a_table_fills_entries_up_to_the_wanted_size(given: int | None, most: int) -> None:
+    async with log_and_wire() as (_cluster, log, _wire):
+        await log.append_arrow(TABLE, compression="none", max_entry_bytes=given)
+        lengths = (await log.to_arrow(columns=["entry_length"])).column("entry_length")
+        assert most // 2 < pc.max(lengths).as_py() <= most
+        assert (await log.to_arrow()).equals(TABLE)
+
+
+@pytest.mark.parametrize("given", [0, -1, 5 << 20])
+async def test_entries_of_an_impossible_size_are_refused(given: int) -> None:
+    async with log_and_wire() as (_cluster, log, _wire):
+        with pytest.raises(InvalidArgumentError, match="no such size of entries"):
+            await log.append_arrow(TABLE, max_entry_bytes=given)
+
+
 @pytest.mark.parametrize("digest_type", [kind for kind in DigestType if not kind.has_parts])
 async def test_where_a_digest_cannot_vouch_for_parts_entries_come_whole(digest_type: DigestType) -> None:
     async with log_and_wire() as (_cluster, log, wire):

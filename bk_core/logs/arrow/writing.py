@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.columns.arrow_entries import ArrowEntries
+from bk_core.columns.arrow_entries import TABLE_ENTRY_BYTES, ArrowEntries
 from bk_core.columns.arrow_schema import to_bytes
 from bk_core.columns.writable import kept_schema, pieces, reader_of
 from bk_core.entries.batch import EntryBatch
@@ -21,6 +21,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.ledgers import Sizes, create_for_log, drop_ledger, written_extent
 from bk_core.logs.model.head import ARROW, COMPRESSIONS, LogHead, NewExtent, PublishId
 from bk_core.logs.model.schemas import merged
+from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
 
 class RowsToWrite:
@@ -28,9 +29,23 @@ class RowsToWrite:
 
     schema: bytes
 
-    def __init__(self, data: object, log: str, newest: bytes | None, *, merge_schema: bool, compression: str) -> None:
+    def __init__(
+        self,
+        data: object,
+        log: str,
+        newest: bytes | None,
+        *,
+        merge_schema: bool,
+        compression: str,
+        entry_bytes: int | None = None,
+    ) -> None:
         """Raise InvalidArgumentError for data or columns that cannot be written, and SchemaMismatchError for columns
         that do not fit the log's newest schema."""
+        entry_bytes = TABLE_ENTRY_BYTES if entry_bytes is None else entry_bytes
+        if not 0 < entry_bytes <= ENTRY_BYTES_MAX:
+            raise InvalidArgumentError(
+                "no such size of entries", value=f"max_entry_bytes={entry_bytes}", remedy=f"1 to {ENTRY_BYTES_MAX}"
+            )
         if compression not in COMPRESSIONS:
             raise InvalidArgumentError(
                 "no such compression", value=str(compression), remedy=f"choose from {', '.join(COMPRESSIONS)}"
@@ -38,7 +53,7 @@ class RowsToWrite:
         self._rows = reader_of(data)
         given = kept_schema(self._rows.schema, log)
         self.schema = merged(newest, to_bytes(given), merge_schema)
-        self._given, self._codec = given, ArrowEntries(self.schema, compression)
+        self._given, self._codec = given, ArrowEntries(self.schema, compression, entry_bytes)
         self.count = 0
 
     def entries(self) -> Iterator[EntryBatch]:
