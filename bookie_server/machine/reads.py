@@ -3,8 +3,8 @@
 
 There are three answers about an id: FOUND, ABSENT and UNKNOWN (MUST 4). The machine answers ABSENT only if no frame
 covers the id, not even an accepted frame that is not durable yet (RULES S1). A fencing read looks entries up only after
-its fence is durable. An answer is sent in parts of about a mebibyte. At most two parts of one request are in memory at
-the same time, and turns bound the memory of all requests together.
+its fence is durable. An answer is sent in parts of about a mebibyte, or of what is cut out of four mebibytes. At most
+two parts of one request are in memory at the same time, and turns bound the memory of all requests together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from bk_core.entries.parts import cut_frames
+from bk_core.entries.parts import CUT_ENTRIES_MAX, cut_frames
 from bk_core.model import EntryId
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Cut, EntryRange, Reason
@@ -35,6 +35,9 @@ _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
 """The maximum number of ABSENT ranges in a trailer. With more of them, neighbours are joined, so the trailer stays
 small."""
+_CUT_PARTS = 4
+"""A read with ``cut`` reads the frames of this many parts from storage at once. It sends little of them, so each part
+would cost a change of threads in both directions and a message for a few bytes. A frame may be twice as long anyway."""
 _CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
 
 
@@ -110,8 +113,7 @@ class Reads(Path):
         """Plan the next stretch of the answer. Return None if the request must wait for a membership, or for a pending
         frame (RULES S1: a read that touches a pending add waits)."""
         core = self._core
-        size = min(core.limits.read_part_bytes, request.budget)
-        plan = core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
+        plan = self._looked_up(request)
         if plan.unresolved:
             self._requests.resolve(request, plan.unresolved)
             return None
@@ -128,6 +130,20 @@ class Reads(Path):
                     return None
                 return _cut(plan, least - 1)
         return plan
+
+    def _looked_up(self, request: Read) -> LookupPlan:
+        """Look up one part. That of a read with ``cut`` is longer, unless it has so many entries that cutting all of
+        them would hold up the loop."""
+        size = self._core.limits.read_part_bytes
+        if request.cut is not None:
+            plan = self._look_up(request, _CUT_PARTS * size)
+            if sum(piece.last - piece.first + 1 for piece in plan.pieces) <= CUT_ENTRIES_MAX:
+                return plan
+        return self._look_up(request, size)
+
+    def _look_up(self, request: Read, size: int) -> LookupPlan:
+        size = min(size, request.budget)
+        return self._core.holdings.plan(request.ledger_id, request.next, request.last, size, request.resolved)
 
     def frames_read(self, request: Request, pieces: Sequence[Piece], frames: Sequence[Frame | None]) -> None:
         assert isinstance(request, Read)
