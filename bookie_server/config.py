@@ -233,7 +233,8 @@ class BookieConfig:
     """The maximum number of parts of answers in memory. A part that is shorter than ``read_part_bytes`` counts as its
     share of one, at least 1/256. Further reads wait for their turn."""
     read_part_bytes: int = 1 << 20
-    """The size of a part of an answer. A larger frame is a part by itself."""
+    """The size of a part of an answer. A larger frame is a part by itself. A read of parts of entries reads four times
+    as much from storage at once."""
     read_stall_s: float = 5.0
     """The bookie disconnects a client that reads none of its answers for this time, if other reads wait for room."""
     connections_max: int = 1024

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from bk_core.columns import arrow_entries, arrow_rows, arrow_schema
+from bk_core.columns import arrow_entries, arrow_rows, arrow_schema, row_origins
+from bk_core.columns.row_origins import LedgerAt
 from bk_core.entries.batch import EntryBatch
 
 ROWS = pa.record_batch({"n": pa.array(range(5000), pa.int64()), "s": [f"row {n}" for n in range(5000)]})
@@ -57,3 +60,22 @@ def test_numbers_never_lie_across_words_of_memory() -> None:
     found = decoded(received("none", shift=3), "n", "s")
     assert all(address % 8 == 0 for address in addresses(found))
     assert pa.Table.from_batches(found).combine_chunks() == pa.Table.from_batches([ROWS])
+
+
+def test_the_origin_of_rows_takes_no_memory_unless_it_is_asked_for() -> None:
+    each = [arrow_rows.Decoded(ROWS, ROWS.nbytes, n, 100, None) for n in range(50)]
+    tracemalloc.start()
+    try:
+        found = list(arrow_rows.joined(each, ROWS.schema))
+        rows = sum(one.rows.count for one in found)
+        assert (rows, tracemalloc.get_traced_memory()[1] < rows) == (50 * len(ROWS), True)
+    finally:
+        tracemalloc.stop()
+    at = LedgerAt(ledger_id=1)
+    joined = {
+        name: [n for one in found for n in row_origins.column(name, one.rows, at).to_pylist()]
+        for name in ("entry_id", "entry_length", "row_index")
+    }
+    assert joined["entry_id"] == [n for n in range(50) for _ in range(len(ROWS))]
+    assert joined["entry_length"] == [100] * rows
+    assert joined["row_index"] == list(range(len(ROWS))) * 50

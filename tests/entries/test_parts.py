@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sys
 from random import Random
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -123,6 +125,45 @@ def test_an_entry_that_nothing_is_wanted_of_costs_nothing(number: int) -> None:
     regions = Regions(FIRST, [None, *DIRECTORIES[1:]], WANTED)
     found = got(regions, cut(frame_of(ENTRIES), regions))
     assert found == {**expected(1), FIRST: b""}
+
+
+def calls_of(name: str, parts: Parts, answers: list[memoryview]) -> int:
+    """The number of calls of the functions of this name while the answers are verified, and directories taken."""
+    seen = 0
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        seen += event == "call" and frame.f_code.co_name == name
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        for answer in answers:
+            for batch in parts.verified(answer, keyed()):
+                for n, view in zip(batch.entry_ids().tolist(), batch.entry_views(), strict=True):
+                    assert not isinstance(parts, Heads) or parts.directory(n, view) == DIRECTORIES[n - FIRST]
+    finally:
+        sys.setprofile(before)
+    return seen
+
+
+def test_a_directory_is_parsed_once() -> None:
+    heads = Heads(HEADS.bytes)
+    assert calls_of("parse", heads, [cut(frame_of(ENTRIES), heads)]) == len(ENTRIES)
+    assert not heads._parsed, "directories that were taken are held no longer"
+
+
+def test_a_directory_that_was_not_verified_is_parsed() -> None:
+    heads = Heads(HEADS.bytes)
+    heads.verified(cut(frame_of(ENTRIES), heads), keyed())
+    other = memoryview(ENTRIES[1])
+    assert heads.directory(FIRST, other) == DIRECTORIES[1], "of the bytes that are given, not of those verified before"
+
+
+def test_an_answer_costs_nothing_for_the_rest_of_its_window() -> None:
+    regions = Regions(FIRST, DIRECTORIES, WANTED)
+    answers = [cut(frame_of(ENTRIES), regions)] * 3
+    assert calls_of("_ranges", regions, answers) == 0
 
 
 def resealed(frame: memoryview, **changes: Any) -> memoryview:
