@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, DigestType, Endpoint, Fragment, LedgerMetadata, LedgerState
 from tests.interop.jars import SECOND
+from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern
-from tests.interop.peer_client import JavaClient, PeerClient
+from tests.interop.peer_client import JavaClient, JavaLedger, PeerClient
 from tests.interop.peers import ApacheCluster
 from tests.kit.metadata_worlds import tree_of
+from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -151,7 +153,15 @@ def test_apaches_programs_understand_a_cluster_that_we_made(
         store.unregister_bookie("ours:1")
         with ApacheCluster(apache.tools, zookeeper_server.connect_string, tmp_path / "in-ours", uri=uri) as inside:
             inside.start(1)
-            ledger = client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            made = list[JavaLedger]()
+
+            def is_made() -> bool:
+                with suppress(PeerError):  # while its watch has not shown it the bookie
+                    made.append(client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1))
+                return bool(made)
+
+            until(is_made, what="the client did not find the bookie")
+            (ledger,) = made
             ledger.add(10, Pattern())
             ledger.close()
             assert store.read_ledger(ledger.ledger_id).value.last_entry_id == 9
