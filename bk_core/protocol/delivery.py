@@ -162,18 +162,21 @@ class Delivery:
         self._rewind(lane, LaneState.ATTACHED)
         attach = ev.AttachSession(index, lane.bookie, lane.session, self.mode, self.deferred)
         effects = [attach, *self._send_rest(index)]
+        self._raise_watermark(lane)
         self._release()  # a lane for which no waiting packet has a frame has caught up without an ack
         return effects
 
-    def acked(self, event: ev.FramesAcked | ev.SessionEnded) -> bool:
-        """Take an ack. Return False if it belongs to an earlier session, covers nothing new, or is impossible."""
-        lane = self.lanes[event.index]
-        new, outstanding = event.frames - lane.acked, lane.outstanding
-        if not 0 < new <= len(outstanding) or not self.is_current(event.index, event.session):
+    def acked(self, index: int, session: int, frames: int) -> bool:
+        """Take the ack that the first ``frames`` frames of ``session`` are durable. Return False, and change nothing,
+        if the session is an earlier one, the ack covers nothing new, or it is impossible."""
+        lane = self.lanes[index]
+        outstanding = lane.outstanding
+        new = frames - lane.acked
+        if lane.session != session or not 0 < new <= len(outstanding) or lane.state is not LaneState.ATTACHED:
             return False
         for _ in range(new):
             outstanding.popleft()
-        lane.acked = event.frames
+        lane.acked = frames
         lane.progress += 1
         self._raise_watermark(lane)
         self._release()
@@ -239,25 +242,30 @@ class Delivery:
         return [effect for index in range(len(self.lanes)) for effect in self.fail(index)]
 
     def _send_rest(self, index: int) -> list[ev.SessionEffect]:
+        """Send the lane's frames that it has not sent in this session. Packets without a frame for it raise its
+        watermark."""
         lane = self.lanes[index]
         effects: list[ev.SessionEffect] = []
-        for number in range(lane.next_number, self.end):
-            packet = self.packets[number - self.base]
+        end, packets, base = self.end, self.packets, self.base
+        for number in range(lane.next_number, end):
+            packet = packets[number - base]
             frame = packet.frame_for(index)
             if frame is not None:
                 if packet.session != lane.session:
                     frame = with_session(frame, lane.session)
                 lane.outstanding.append(number)
                 effects.append(ev.SendFrame(index, lane.bookie, lane.session, frame))
-            lane.next_number = number + 1
-        self._raise_watermark(lane)
+        lane.next_number = end
+        if not lane.outstanding:
+            self._raise_watermark(lane)
         return effects
 
     def _raise_watermark(self, lane: Lane) -> None:
         """Raise the watermark to the entry before the first frame that is not acked or not sent."""
         first = (lane.outstanding[0] if lane.outstanding else lane.next_number) - self.base
         reached = self.packets[first].first - 1 if first < len(self.packets) else self.last_sent
-        lane.watermark = max(lane.watermark, reached)
+        if reached > lane.watermark:
+            lane.watermark = reached
 
     def _rewind(self, lane: Lane, state: LaneState) -> None:
         """Rewind the lane to its watermark, or to ``durable`` if syncs are deferred. It will re-send every frame
@@ -274,12 +282,16 @@ class Delivery:
         """Drop packets that every lane has on disk. Drop none while a failed lane waits for its replacement: the new
         bookie needs every entry from the first entry id of the ensemble change on (MUST 6)."""
         packets, done = self.packets, self.last_sent
-        for lane in self.lanes if packets else ():
+        if not packets:
+            return
+        first = packets[0].last
+        for lane in self.lanes:
             if not lane.abandoned:
                 mark = lane.durable if self.deferred else lane.watermark
-                if mark < packets[0].last or lane.state is LaneState.FAILED:
+                if mark < first or lane.state is LaneState.FAILED:
                     return
-                done = min(done, mark)
+                if mark < done:
+                    done = mark
         while packets and packets[0].last <= done:
             self.retained_bytes -= packets.popleft().size
             self.base += 1

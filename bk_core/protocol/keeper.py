@@ -43,11 +43,14 @@ class SessionKeeper:
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
 
+    def took_ack(self, index: int, session: int, frames: int) -> bool:
+        """Take an ack if it has no effect besides the marks of its lane, as nearly every ack. Return False, and change
+        nothing, if :meth:`step` must take it as an event."""
+        return not self._budgets[index] and self.delivery.acked(index, session, frames)
+
     def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
         """Handle one event. Return the effects, and the indices of the bookies that have now failed; their lanes are
         FAILED. Events of earlier sessions are ignored."""
-        if isinstance(event, ev.FramesAcked) and not self._budgets[event.index] and self.delivery.acked(event):
-            return [], []  # the usual case: each bookie acks each frame
         effects, failed = self._timer(event.name) if isinstance(event, ev.TimerFired) else self._session(event)
         for index in failed:
             effects += [*self.delivery.fail(index), ev.CancelTimer(f"retry:{index}"), *self._stop_budget(index)]
@@ -56,7 +59,7 @@ class SessionKeeper:
     def _session(self, event: ev.SessionEvent | ev.ForceEvent) -> tuple[list[KeeperEffect], list[int]]:
         index, effects = event.index, list[KeeperEffect]()
         if isinstance(event, (ev.FramesAcked, ev.SessionEnded)):
-            if self.delivery.acked(event):
+            if self.delivery.acked(index, event.session, event.frames):
                 effects += self._stop_budget(index)
             elif self.delivery.is_impossible(event):
                 return [], [index]  # the bookie is broken: none of its acks counts

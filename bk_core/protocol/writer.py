@@ -44,6 +44,9 @@ _Told: TypeAlias = ev.Acked | ev.Confirm | ev.Fail | ev.SendLac | ev.FinishClose
 WriterEffect: TypeAlias = ev.SessionEffect | ev.SendForce | ev.MetadataEffect | ev.SetTimer | ev.CancelTimer | _Told
 
 
+CANCEL_LAC = ev.CancelTimer("lac")
+
+
 class WriterState(enum.Enum):
     OPEN = "open"
     CLOSING = "closing"
@@ -106,6 +109,8 @@ class LedgerWrite:
         self._lingering = False
         self._metadata_retries = 0
         self._hinted: EntryId = NO_ENTRY
+        self._lac_timer = ev.SetTimer("lac", config.explicit_lac_delay_ms)
+        self._is_lac_due = False  # the timer "lac" is set
 
     # --- what the driver reads ---------------------------------------------------------------------------------------
     @property
@@ -139,7 +144,10 @@ class LedgerWrite:
         if self.state is WriterState.CLOSED or self.state is WriterState.FAILED:
             return []
         match event:
-            case ev.FramesAcked() | ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
+            case ev.FramesAcked(index, session, frames):
+                effects = self.take_ack(index, session, frames)
+                return self._session_event(event) if effects is None else effects
+            case ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
                 return self._session_event(event)
             case ev.Append():
                 return self._append(event)
@@ -154,6 +162,18 @@ class LedgerWrite:
             case ev.MetadataWritten() | ev.MetadataConflicted() | ev.MetadataRead() | ev.MetadataCallFailed():
                 return self._metadata_event(event)
         raise AssertionError(f"{self.state} {event}")
+
+    def take_ack(self, index: int, session: int, frames: int) -> list[WriterEffect] | None:
+        """Take the event FramesAcked without the event, if the ack moves nothing but marks and the LAC. Return the
+        effects. Return None, and change nothing, if :meth:`step` must take the event. Nearly every ack is of this kind,
+        and a writer of single entries gets several for each entry."""
+        delivery = self.delivery
+        if self.state is not WriterState.OPEN or delivery.deferred:
+            return None
+        if not self._keeper.took_ack(index, session, frames):
+            return None
+        # an ack of entries up to the LAC cannot move the LAC
+        return self._evaluate() if delivery.lanes[index].watermark > self.lac else []
 
     # --- adding ------------------------------------------------------------------------------------------------------
     def _append(self, event: ev.Append) -> list[WriterEffect]:
@@ -171,7 +191,11 @@ class LedgerWrite:
             join=self._join,
         )
         self.length += event.batch.payload_bytes
-        return [*self.delivery.push(packet), *self._keeper.pushed(), *self._start_change()]
+        effects: list[WriterEffect] = [*self.delivery.push(packet), *self._keeper.pushed()]
+        if self._is_lac_due:
+            self._is_lac_due = False
+            effects.append(CANCEL_LAC)  # the packet carries the LAC
+        return effects + self._start_change() if self.failed else effects
 
     def _force(self) -> list[WriterEffect]:
         self.forced_to = self.lap
@@ -190,7 +214,8 @@ class LedgerWrite:
             self.lac, self._changes, self._gone = confirmed, 0, []
             effects.append(ev.Confirm(confirmed))
             if self.idle or self.delivery.deferred:
-                effects.append(ev.SetTimer("lac", self.config.explicit_lac_delay_ms))
+                effects.append(self._lac_timer)
+                self._is_lac_due = True
         return effects + self._continue_close() if self.state is WriterState.CLOSING else effects
 
     # --- sessions (P1, P3) -------------------------------------------------------------------------------------------
@@ -382,6 +407,7 @@ class LedgerWrite:
     def _timer(self, event: ev.TimerFired) -> list[WriterEffect]:
         match event.name:
             case "lac":
+                self._is_lac_due = False
                 return self._hint_lac()
             case "linger":
                 self._lingering = False

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.client import ClientConfig, LedgerWriter
-from bk_core.client.writing.process_budget import ProcessBudget, process_budget
+from bk_core.client.writing.process_budget import IDLE_PART, KEPT_BYTES_MAX, ProcessBudget, process_budget
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
@@ -70,8 +70,23 @@ async def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_h
         cluster.network.bookies[slow].release_commits()
         assert await appending == 99
         await writer.flush()
-        await eventually(lambda: process_budget().decision.bytes == 0)
+        await eventually(lambda: process_budget().decision.bytes <= KEPT_BYTES_MAX)
         await writer.close()
+        assert process_budget().decision.bytes == 0
+
+
+@pytest.mark.rule("P3")
+async def test_idle_writers_keep_few_bytes_and_leave_most_of_the_budget() -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client(replace(CONFIG, process_window_bytes_max=MIB))
+        writers = [await client.create_ledger() for _ in range(100)]
+        for writer in writers:
+            await writer.append(b"x")
+        await eventually(lambda: all(writer._machine.retained_bytes == 0 for writer in writers))
+        assert KEPT_BYTES_MAX <= process_budget().decision.bytes <= MIB // IDLE_PART + KEPT_BYTES_MAX
+        assert await writers[0].append(bytes(2 * MIB)) == 1  # a writer that uses no bytes is never refused
+        await asyncio.gather(*(writer.close() for writer in writers))
+        assert process_budget().decision.bytes == 0
 
 
 @pytest.mark.rule("P3")

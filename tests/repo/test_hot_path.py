@@ -12,9 +12,9 @@ in one, each side receives into one, and the bookie reads into one).
 *Calls*: calls of our functions, by all threads. The fewest of several frames counts, because a loaded machine cuts
 messages into more pieces.
 
-It also counts what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane: the
-*calls* by the bookie's loop, of our functions and from them to functions in C. The fewest of several runs counts,
-because a timer fires now and then.
+It also counts what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane, and
+what one add costs a client that writes to many ledgers: the *calls* by the loop, of our functions and from them to
+functions in C. The fewest of several runs counts, because a timer fires now and then.
 
 Each figure may grow by a tenth. If a change is worth more than that, say why where you change the figures here.
 """
@@ -40,7 +40,7 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from bk_core.client import BookKeeper, ClientConfig
+from bk_core.client import BookKeeper, ClientConfig, LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import encode_one
@@ -57,6 +57,7 @@ from bookie_server.storage.disk.files import Files, Handle
 from tests.kit import bookie_requests
 from tests.kit.direct_client import HEAD
 from tests.kit.lanes import bookie_config
+from tests.kit.memory_cluster import memory_cluster
 
 ROOT = str(Path(__file__).parents[2])
 OURS = (f"{ROOT}/bk_core/", f"{ROOT}/bookie_server/")
@@ -64,12 +65,16 @@ ENTRIES, ENTRY_BYTES = 1_000, 1_000
 FRAMES = 12
 GROWTH = 1.1
 
-FIGURES = {"append": (0.12, 2, 372), "read": (0.05, 2, 494)}
+FIGURES = {"append": (0.12, 2, 288), "read": (0.05, 2, 494)}
 """The costs of a frame: frames of memory, slots, calls."""
 
 
 SINGLE_ADDS = {"v3": 178, "v2": 165, "direct": 187}
 """The cost of an add of 100 bytes to a bookie, in calls."""
+
+MANY_LEDGERS = 188
+"""The cost to the client of an entry that is appended to one of many ledgers, each with one entry in flight, in calls
+of the client and the protocol."""
 
 RUNS, ADDS_OF_A_RUN = 30, 10
 LEDGER, PAYLOAD, DEADLINE_S = 7, bytes(100), 20
@@ -197,16 +202,16 @@ def test_a_frame_takes_no_more_calls(way: str, costs: dict[str, Costs]) -> None:
 # --- one add at a time ---
 
 
-def calls_here() -> tuple[Callable[[], None], Callable[[], int]]:
-    """Return two functions. The first begins to count calls of our functions, and from them to C, on the thread that
-    calls it. The second returns the count so far."""
+def calls_here(ours: tuple[str, ...] = OURS) -> tuple[Callable[[], None], Callable[[], int]]:
+    """Return two functions. The first begins to count calls of the functions in these folders, and from them to C, on
+    the thread that calls it. The second returns the count so far."""
     calls = itertools.count()
     is_ours: dict[str, bool] = {}
 
     def look(frame: FrameType, event: str, _: object) -> None:
         if event in ("call", "c_call"):
             name = frame.f_code.co_filename
-            if is_ours.setdefault(name, name.startswith(OURS)):
+            if is_ours.setdefault(name, name.startswith(ours)):
                 next(calls)
 
     return lambda: sys.setprofile(look), lambda: int(repr(calls)[6:-1])
@@ -266,3 +271,31 @@ def test_a_single_add_takes_no_more_calls(way: str, tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         calls = runner.run(single_adds(tmp_path, way))
     assert calls <= SINGLE_ADDS[way] * GROWTH
+
+
+async def appends_to_many_ledgers() -> float:
+    async with memory_cluster() as cluster:
+        client = cluster.client()
+        writers = [await client.create_ledger() for _ in range(20)]
+
+        async def appends(writer: LedgerWriter) -> None:
+            for _ in range(ADDS_OF_A_RUN):
+                await writer.append(PAYLOAD)
+
+        begin, counted = calls_here((f"{ROOT}/bk_core/client/", f"{ROOT}/bk_core/protocol/"))
+        found, before = [], sys.getprofile()
+        begin()
+        try:
+            for _ in range(5):
+                so_far = counted()
+                await asyncio.gather(*map(appends, writers))
+                found.append(counted() - so_far)
+        finally:
+            sys.setprofile(before)
+        await asyncio.gather(*(writer.close() for writer in writers))
+    return min(found) / (len(writers) * ADDS_OF_A_RUN)
+
+
+def test_an_append_to_one_of_many_ledgers_takes_no_more_calls() -> None:
+    calls = asyncio.run(appends_to_many_ledgers())
+    assert calls <= MANY_LEDGERS * GROWTH

@@ -103,6 +103,28 @@ class Driver:
             event = self._events.popleft()  # an interrupt left this event in the queue
         self._run(event)
 
+    def took(
+        self, take: Callable[[int, int, int], Sequence[Any] | None], index: int, session: int, frames: int
+    ) -> bool:
+        """Take an ack by the function ``take`` of the machine, which returns the effects, and carry them out. Return
+        False if the ack must be fed as an event: ``take`` returned None, an event is being handled, or events are
+        logged."""
+        if self._running or self._events or self.stopped or logger.isEnabledFor(logging.DEBUG):
+            return False
+        self._running = True
+        try:
+            effects = take(index, session, frames)
+            if effects:
+                self._carry(effects, False)
+        except Exception as error:
+            self._crash(error)
+            return True
+        finally:
+            self._running = False
+        if self._events:
+            self._run(self._events.popleft())
+        return effects is not None
+
     def _run(self, event: Any) -> None:
         """Handle this event, and then the events that wait. Usually none waits, so the event does not go through the
         queue."""
@@ -205,7 +227,10 @@ class SessionAdapter:
         ledger_key: bytes,
         counts: ClientMetrics | None = None,
         refused: Refused | None = None,
+        took_ack: Callable[[int, int, int], bool] | None = None,
     ) -> None:
+        """``took_ack`` takes an ack (ensemble index, session, frames) without an event, or returns False."""
+        self._took_ack = took_ack
         self._counts, self._refused = counts or ClientMetrics(), refused or Refused()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
@@ -214,9 +239,10 @@ class SessionAdapter:
         self._used: set[int] = set()  # sessions whose frames a bookie may have taken
 
     def _send(self, effect: SendFrame) -> None:
-        if effect.index in self._open:  # otherwise there was no link, and the machine gets a SessionBroken
+        opened = self._open.get(effect.index)
+        if opened is not None:  # otherwise there was no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
-            self._open[effect.index][1].send(effect.session, effect.frame)
+            opened[1].send(effect.session, effect.frame)
 
     def _detach(self, effect: DetachSession) -> None:
         if effect.index in self._open:
@@ -229,7 +255,7 @@ class SessionAdapter:
         self._open.clear()
 
     def _attach(self, effect: AttachSession) -> None:
-        listener = _Listener(effect.index, self._feed, self._counts)
+        listener = _Listener(effect.index, self._feed, self._counts, self._took_ack)
         if effect.index in self._open:
             self._leave(*self._open.pop(effect.index))
         try:
@@ -267,13 +293,20 @@ class SessionAdapter:
 class _Listener:
     """Turns the transport's callbacks for one session into events of the machine."""
 
-    __slots__ = ("_counts", "_feed", "_index")
+    __slots__ = ("_counts", "_feed", "_index", "_took_ack")
 
-    def __init__(self, index: int, feed: Callable[[Any], None], counts: ClientMetrics) -> None:
-        self._index, self._feed, self._counts = index, feed, counts
+    def __init__(
+        self,
+        index: int,
+        feed: Callable[[Any], None],
+        counts: ClientMetrics,
+        took_ack: Callable[[int, int, int], bool] | None,
+    ) -> None:
+        self._index, self._feed, self._counts, self._took_ack = index, feed, counts, took_ack
 
     def on_acked(self, session: int, frames: int) -> None:
-        self._feed(FramesAcked(self._index, session, frames))
+        if self._took_ack is None or not self._took_ack(self._index, session, frames):
+            self._feed(FramesAcked(self._index, session, frames))
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
         self._counts.sessions_refused += 1

@@ -65,7 +65,7 @@ class Room:
             return False
         total = held + self._extra
         if not total:
-            self._share.keep(0)  # a writer that holds nothing is never refused
+            self._share.give_back()  # a writer that holds nothing is never refused
         if not self._share.reach(total + size, at_most=self._window + self._extra, waits=waits):
             return False
         self._free(min(self._window, self._share.bytes - self._extra))

@@ -25,8 +25,12 @@ budget's lock."""
 
 
 KEPT_BYTES_MAX = 4 << 10
-"""The maximum number of unused bytes that a writer keeps while it uses some and no other writer waits for bytes.
-Without them each of its entries would take bytes from the budget and give them back."""
+"""The maximum number of unused bytes that a writer keeps while no other writer waits for bytes. Without them each of
+its entries would take bytes from the budget and give them back."""
+
+IDLE_PART = 4
+"""A writer that uses no bytes keeps some only while less than one part in 4 of the budget is taken. So thousands of
+idle writers leave the rest to the writers that write."""
 
 
 class ProcessBudget:
@@ -106,14 +110,22 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give the bytes above ``size`` back to the budget. Keep up to KEPT_BYTES_MAX of them if ``size`` is not 0 and
-        no writer waits for bytes."""
+        """Give the bytes above ``size`` back to the budget. Keep up to KEPT_BYTES_MAX of them if no writer waits for
+        bytes and, if ``size`` is 0, little of the budget is taken."""
         surplus = self.bytes - size
         if surplus > 0:
-            kept = KEPT_BYTES_MAX if size and not self._budget.decision.is_waited_for else 0
+            budget = self._budget.decision
+            keeps = not budget.is_waited_for and (size or budget.bytes * IDLE_PART < budget.bytes_max)
+            kept = KEPT_BYTES_MAX if keeps else 0
             if surplus > kept:
                 self.bytes = size + kept
                 self._budget.give_back(self._number, surplus - kept)
+
+    def give_back(self) -> None:
+        """Give all bytes back to the budget."""
+        if self.bytes:
+            size, self.bytes = self.bytes, 0
+            self._budget.give_back(self._number, size)
 
     def leave(self) -> None:
         """Give all bytes back to the budget. The writer has ended."""

@@ -93,7 +93,9 @@ class LedgerWriter:
         key = ledger_key(protocol.metadata.value.password or b"")
         self._machine, self._config, self._explicit_ids = protocol, config, explicit_ids
         driver = self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._fail)
-        self._sessions = SessionAdapter(driver, transport, protocol.ledger_id, key, observer.counts)
+        self._sessions = SessionAdapter(
+            driver, transport, protocol.ledger_id, key, observer.counts, took_ack=self._took_ack
+        )
         self._metadata = MetadataAdapter(
             store, protocol.ledger_id, driver, lambda: bookies(self._failed_bookies()), observer.counts
         )
@@ -449,6 +451,21 @@ class LedgerWriter:
             self._is_wake_scheduled = True
             self._driver.agenda.soon(self._flush_and_wake)
         return effects
+
+    def _took_ack(self, index: int, session: int, frames: int) -> bool:
+        """Take an ack without an event. Return False if the machine needs the event."""
+        delivery, lac = self._machine.delivery, self._machine.lac
+        kept = delivery.retained_bytes
+        if not self._driver.took(self._machine.take_ack, index, session, frames):
+            return False
+        if (self._machine.lac != lac or delivery.retained_bytes != kept) and not self._is_wake_scheduled:
+            if self._queue or self._room.is_waited_for:
+                self._is_wake_scheduled = True
+                self._driver.agenda.soon(self._flush_and_wake)
+            elif self._end.error is None:
+                self._room.settle(delivery.retained_bytes)
+                self._moved.set()
+        return True
 
     def _flush_and_wake(self) -> None:
         self._is_wake_scheduled = False

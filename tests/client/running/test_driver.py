@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
@@ -81,6 +82,53 @@ async def test_an_event_that_arises_while_effects_are_carried_out_waits_its_turn
     driver.handle({str: carry})
     driver.feed("a")
     assert seen == ["step a", "a effect", "a effect", "step b", "b effect", "b effect"]
+
+
+async def test_an_ack_is_taken_without_an_event_unless_the_machine_is_busy_or_events_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    carried: list[str] = []
+    answers: list[bool] = []
+
+    def carry(effect: str) -> None:
+        carried.append(effect)
+        if effect == "outer":
+            answers.append(driver.took(lambda *_: ["inner"], 0, 1, 1))
+
+    driver = Driver("test", lambda event: [event], lambda error: None)
+    driver.handle({str: carry})
+    assert driver.took(lambda *ack: [str(ack)], 2, 7, 9)
+    assert not driver.took(lambda *_: None, 0, 1, 1)
+    driver.feed("outer")
+    assert (carried, answers) == (["(2, 7, 9)", "outer"], [False])
+    with caplog.at_level(logging.DEBUG, "bk_core.client"):
+        assert not driver.took(lambda *_: ["unlogged"], 0, 1, 1)
+    assert driver.took(lambda *_: [], 0, 1, 1)
+    driver.stop()
+    assert not driver.took(lambda *_: ["late"], 0, 1, 1)
+    assert carried == ["(2, 7, 9)", "outer"]
+
+
+async def test_an_event_that_an_ack_causes_is_handled_after_the_effects_of_the_ack() -> None:
+    carried: list[str] = []
+
+    def carry(effect: str) -> None:
+        carried.append(effect)
+        if effect == "first":
+            driver.feed("event")
+
+    driver = Driver("test", lambda event: [event], lambda error: None)
+    driver.handle({str: carry})
+    assert driver.took(lambda *_: ["first", "second"], 0, 1, 1)
+    assert carried == ["first", "second", "event"]
+
+
+async def test_an_ack_that_makes_the_machine_fail_ends_the_driver() -> None:
+    errors: list[BookKeeperError] = []
+    driver = Driver("test", nothing, errors.append)
+    assert driver.took(lambda *_: [1 // 0], 0, 1, 1)
+    assert driver.stopped
+    assert [error.outcome for error in errors] == [Outcome.UNKNOWN]
 
 
 async def test_a_timer_that_is_set_again_fires_once() -> None:

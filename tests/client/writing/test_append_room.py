@@ -20,6 +20,8 @@ SMALL = ClientConfig(
     slow_bookie_bytes_max=64_000,
     add_timeout_ms=60_000,
     add_quorum_timeout_ms=60_000,
+    explicit_lac_delay_ms=30_000,  # so that only acks can make a queued entry go
+    lac_stall_ms=30_000,
 )
 
 
@@ -103,6 +105,22 @@ async def test_an_entry_larger_than_the_window_is_sent_once_nothing_else_is_held
         writer = await cluster.client(SMALL).create_ledger()
         large = [asyncio.create_task(writer.append(bytes(10_000))) for _ in range(3)]
         assert [await each for each in large] == [0, 1, 2]
+        await writer.close()
+
+
+async def test_an_entry_queued_behind_one_in_flight_is_sent_once_that_one_is_confirmed() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(SMALL).create_ledger()
+        hold(cluster)
+        first = asyncio.create_task(writer.append(b"first"))
+        await eventually(lambda: writer._machine.lap == 0)
+        second = writer.append_nowait(b"second")
+        await asyncio.sleep(0.01)
+        assert writer._machine.lap == 0
+        release(cluster)
+        async with asyncio.timeout(5):
+            assert await first == 0
+            await writer.wait_confirmed(second)
         await writer.close()
 
 
