@@ -284,6 +284,10 @@ def test_change_whose_answer_is_lost_is_looked_at(applied: bool) -> None:
     assert len(repair.of(ev.WriteMetadata)) == (1 if applied else 2)
 
 
+def test_change_whose_answer_was_lost_and_not_made_is_made_again() -> None:
+    test_change_whose_answer_is_lost_is_looked_at(applied=False)
+
+
 def test_deleted_ledger_needs_no_repair() -> None:
     repair = Repair(a_record(), ("b1",), **GONE)
     answer = repair.answer

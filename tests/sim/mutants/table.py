@@ -131,7 +131,7 @@ def _heal() -> Iterator[Case]:
         if story is None:
             yield Case(name, rule, "heal", planted, lambda: _random("heal"))
         else:
-            yield Case(name, rule, "heal", planted, lambda s=story: iter([stories[s]]), "stories")
+            yield Case(name, rule, "heal", planted, lambda run=stories[story]: iter([run]), "stories")
 
 
 def _quorum() -> Iterator[Case]:
