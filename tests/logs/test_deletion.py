@@ -86,18 +86,6 @@ async def test_who_reads_goes_on_and_the_ledgers_go_after_the_delay() -> None:
         assert "deleted at" not in str(caught.value)
 
 
-@pytest.mark.rule("N6")
-async def test_a_vacuum_of_the_new_log_deletes_the_old_ones_ledgers_and_not_its_own() -> None:
-    clock = StoreClock()
-    async with one_log(3, clock_ms=clock) as (_cluster, bookkeeper, log):
-        old = await publish(bookkeeper, log, b"old")
-        await log.delete()
-        await publish(bookkeeper, log, b"new")
-        clock.now_ms += OLD_MS
-        assert (await log.vacuum()).ledgers == (old.ledger_id,)
-        assert await content(log) == [b"new"]
-
-
 @pytest.mark.rule("N7")
 async def test_a_tail_of_a_deleted_log_ends_and_one_of_a_log_made_again_says_that() -> None:
     async with one_log() as (cluster, bookkeeper, log):

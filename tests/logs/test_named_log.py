@@ -15,8 +15,6 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LogExistsError,
-    LogHasLeaderError,
-    LogRecreatedError,
     NoSuchEntryError,
     NoSuchLedgerError,
     NoSuchLogError,
@@ -190,22 +188,6 @@ async def test_only_ledgers_that_are_as_reported_are_published() -> None:
 
 
 @pytest.mark.rule("N2")
-async def test_a_publish_beside_a_leader_is_refused_or_takes_over() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        leader = await log.lead()
-        await leader.append(b"from the leader")
-        extent = await write(bookkeeper, log, values(0, 10))
-        with pytest.raises(LogHasLeaderError):
-            await log.publish([extent], job("a"))
-        record = await log.publish([extent], job("a"), PublishOptions(takeover=True))
-        assert record.base_offset == 1
-        assert await read(log, 0, 11) == [b"from the leader", *values(0, 10)]
-        with pytest.raises(Exception, match="LEADERSHIP_LOST"):
-            await leader.append(b"too late")
-        assert await log.end_offset() == 11
-
-
-@pytest.mark.rule("N2")
 async def test_a_reader_never_passes_the_first_open_extent() -> None:
     async with one_log() as (cluster, bookkeeper, log):
         await log.create()
@@ -284,15 +266,3 @@ async def test_a_tail_sees_what_is_published_while_it_waits() -> None:
         trim_to(bookkeeper, await log.head(), 5)
         with pytest.raises(NoSuchEntryError):
             await take(log, 4, 1)
-
-
-@pytest.mark.rule("N7")
-async def test_a_tail_notices_that_the_log_was_made_again() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        await log.create()
-        reading = asyncio.create_task(take(log, 0, 1))
-        await asyncio.sleep(0.05)
-        bookkeeper.store.delete_log("events")
-        await log.create()
-        with pytest.raises((LogRecreatedError, NoSuchLogError)):
-            await reading

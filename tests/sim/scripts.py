@@ -182,20 +182,6 @@ def lost_entry() -> None:
     _require(len(ends) == 1 and isinstance(ends[0], NoSuchEntryError), "MUST14", f"the reader ended with {ends}")
 
 
-def replaced_bookie_misses_entries() -> None:
-    """P8: b3 misses entries that were acknowledged before it was replaced; its fragment still names it."""
-    world = World("script", quiet(3, 3, 2, spares=1))
-    writer = world.writer("w", ENSEMBLE)
-    _isolate(world, "w", "b3")
-    writer.append(2)
-    world.run_for(1_500)
-    writer.append(1)
-    world.run_for(100)
-    writer.close()
-    world.run_for(500)
-    _require(writer.closed is not None, "setup", "the ledger was not closed")
-
-
 def apaches_fences_are_lost() -> None:
     """MUST3: Apache's bookies say that there is no entry before their fences are on disk; then they lose them."""
     world = World("script", quiet(3, 3, 2, spares=0, apache=1.0, torn_commit=0.0))
@@ -236,17 +222,6 @@ def deleted_on_the_bookies() -> None:
     writer.append(1)
     world.run_for(3_000)
     _require(isinstance(writer.error, NoSuchLedgerError), "D18", f"the writer ended with {writer.error!r}")
-
-
-def store_away_for_too_long() -> None:
-    """MUST 11: the last call's outcome is not that of what is in flight, nor that of a close before it."""
-    world = World("script", quiet(3, 3, 3, spares=1))
-    writer = world.writer("w", ENSEMBLE)
-    world.crash("b1")
-    writer.append(1)
-    world.store.away("w", True)
-    world.run_for(3_000)
-    _ends_unknown(writer)
 
 
 def _ends_unknown(host: WriterHost | RecoveryHost) -> None:
@@ -308,11 +283,9 @@ SCRIPTS: dict[str, Callable[[], None]] = {
     "idle writer": idle_writer,
     "one way to the tail": one_way_to_the_tail,
     "lost entry": lost_entry,
-    "replaced bookie misses entries": replaced_bookie_misses_entries,
     "Apache's fences are lost": apaches_fences_are_lost,
     "bookies under another password": bookies_under_another_password,
     "deleted on the bookies": deleted_on_the_bookies,
-    "store away for too long": store_away_for_too_long,
     "close applied and store away": close_applied_and_store_away,
     "no spare where all is confirmed": no_spare_where_all_is_confirmed,
 }

@@ -18,7 +18,6 @@ from tests.sim.campaign import run_chunk, runner_of
 from tests.sim.mutants import heal, protocol, quorum_end, table
 from tests.sim.schedule import ENGINES, run_schedule
 from tests.sim.scripts import SCRIPTS
-from tests.sim.shrink import shrink
 from tests.sim.wanted import WANTED
 
 ROOT = Path(__file__).parents[2]
@@ -126,17 +125,6 @@ def test_every_mutant_has_a_name_of_its_own_and_can_be_planted() -> None:
     for case in table.cases():
         with case.planted():
             pass
-
-
-def test_a_failing_seed_is_shrunk_to_the_disturbances_it_needs() -> None:
-    mutant = next(m for m in protocol.MUTANTS if m.name == "D10")
-    with mutant.planted():
-        seed = next(s for s in range(3, 600, 3) if run_schedule(s, ENGINES[0]).violation)
-        omitted, outcome = shrink("protocol", ENGINES[0], seed)
-
-        assert outcome.violation is not None
-        assert 0 < len(omitted) < outcome.planned
-        assert corpus.run("protocol", ENGINES[0], seed, omitted).violation == outcome.violation
 
 
 def test_every_profile_runs_by_name_and_has_states_it_must_reach() -> None:

@@ -92,19 +92,6 @@ async def test_many_ledgers_become_one_with_the_same_entries_at_the_same_offsets
         assert await log.compactor().run() == Compacted()  # nothing is left to do
 
 
-@pytest.mark.rule("N6")
-async def test_a_merged_ledger_can_be_vacuumed_like_any_other_and_the_replaced_are() -> None:
-    async with one_log() as (_cluster, bookkeeper, log):
-        old = {(await publish(bookkeeper, log, values(5 * n, 5))).ledger_id for n in range(4)}
-        (merged,) = (await log.compactor().run()).ledgers
-        await asyncio.sleep(0.005)
-        assert set((await log.vacuum(delete_delay_ms=0, force=True)).ledgers) == old
-        assert await content_of(log) == values(0, 20)
-        await log.trim(20)
-        await asyncio.sleep(0.005)
-        assert (await log.vacuum(delete_delay_ms=0, force=True)).ledgers == (merged,)
-
-
 async def test_a_merged_ledger_is_as_safe_as_the_safest_that_it_replaces() -> None:
     async with one_log() as (_cluster, bookkeeper, log):
         await publish(bookkeeper, log, values(0, 5), ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
@@ -147,24 +134,6 @@ async def test_extents_that_are_parts_of_ledgers_are_copied_without_the_rest() -
         (extent,) = await log.extents()
         assert (extent.first_entry_id, extent.entry_count) == (0, 12)
         assert await content_of(log) == before
-
-
-@pytest.mark.rule("N2")
-async def test_a_leader_goes_on_while_its_log_is_compacted_and_its_open_ledger_is_left_alone() -> None:
-    async with one_log() as (cluster, _bookkeeper, log):
-        leader = await log.lead()
-        for n in range(6):
-            await leader.append(b"%d" % n)
-            await leader.roll()
-        await leader.append(b"6")
-        compacting = asyncio.create_task(log_of(cluster.client()).compactor().run())
-        for n in range(7, 12):
-            await leader.append(b"%d" % n)
-            await leader.roll()
-        assert (await compacting).extents >= 6
-        await leader.append(b"12")
-        await leader.close()
-        assert await content_of(log) == [b"%d" % n for n in range(13)]
 
 
 async def interrupted(compactor: Compactor, monkeypatch: pytest.MonkeyPatch, between: object) -> Compacted:

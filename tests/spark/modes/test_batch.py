@@ -82,20 +82,6 @@ def test_a_load_is_a_snapshot_however_often_it_is_used(source: Source) -> None:
 
 
 @pytest.mark.also_on("connect")
-def test_limit_cache_and_pandas_work(source: Source) -> None:
-    wanted = source.fill(50)
-    frame = source.load()
-    assert len(frame.limit(3).collect()) == 3
-    cached = frame.cache()
-    try:
-        assert (cached.count(), cached.count()) == (50, 50)
-    finally:
-        cached.unpersist()
-    table = frame.select("offset", "value").toPandas()
-    assert [bytes(value).decode() for value in table.sort_values("offset")["value"]] == wanted
-
-
-@pytest.mark.also_on("connect")
 def test_a_filter_is_not_pushed_into_later_uses_of_the_frame(source: Source) -> None:
     source.fill(10)
     frame = source.load()

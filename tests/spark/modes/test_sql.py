@@ -85,16 +85,6 @@ def test_overwriting_through_a_view_or_a_table_replaces_all_rows(source: Source,
         source.sql(f"DROP TABLE {view}_t")
 
 
-@pytest.mark.also_on("connect")
-def test_a_global_view_and_a_view_made_of_a_frame_work(source: Source, view: str) -> None:
-    source.sql(f"CREATE GLOBAL TEMPORARY VIEW {view}_g USING bookkeeper OPTIONS ({source.sql_options()})")
-    assert counted(source, f"global_temp.{view}_g") == 10
-    source.sql(f"DROP VIEW global_temp.{view}_g")
-    source.load().createOrReplaceTempView(f"{view}_f")
-    assert counted(source, f"{view}_f") == 10
-    source.sql(f"DROP VIEW {view}_f")
-
-
 # --- catalog tables: reads ------------------------------------------------------------------------------------------
 
 
@@ -116,16 +106,6 @@ def test_options_of_a_query_go_before_those_of_the_table(source: Source, table: 
     assert source.spark.read.option("startingOffsets", bound).table(table).count() == 4
     assert source.sql(f"SELECT count(*) AS n FROM {table} WITH (log = '{table}_other')")[0].n == 3
     assert counted(source, table) == 10
-
-
-@pytest.mark.parametrize("clause", ["TBLPROPERTIES ('note' = 'x')", "LOCATION '/nowhere'", "COMMENT 'x'"])
-def test_what_else_a_table_is_created_with_changes_nothing(source: Source, name: str, clause: str) -> None:
-    source.fill(3)
-    source.sql(f"CREATE TABLE {name} USING bookkeeper OPTIONS ({source.sql_options()}) {clause}")
-    try:
-        assert counted(source, name) == 3
-    finally:
-        source.sql(f"DROP TABLE {name}")
 
 
 @pytest.mark.also_on("connect")

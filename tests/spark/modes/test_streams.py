@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kit.waiting import until
-from tests.spark.modes.kit import Source, refusal, texts
+from tests.spark.modes.kit import Source, refusal
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -148,20 +148,6 @@ def test_tables_are_streamed_from_with_their_options_and_into_with_given_ones(co
     finally:
         source.sql(f"DROP TABLE {name}")
         source.sql(f"DROP TABLE {name}_in")
-
-
-@pytest.mark.also_on("connect")
-def test_a_stream_may_end_in_memory_and_start_at_the_latest_row(copy: Copy, name: str) -> None:
-    copy.options["startingOffsets"] = "latest"
-    copy.source.fill(5)
-    rows = copy.frame().writeStream.format("memory").queryName(name)
-    query = rows.option("checkpointLocation", str(copy.checkpoint)).start()
-    try:
-        query.processAllAvailable()
-        copy.source.append(copy.source.rows(2, start=90))
-        until(lambda: texts(copy.source.spark.table(name).orderBy("offset")) == ["row 90", "row 91"], END_S)
-    finally:
-        query.stop()
 
 
 # --- refused --------------------------------------------------------------------------------------------------------

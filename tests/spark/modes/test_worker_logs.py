@@ -39,17 +39,3 @@ def test_each_task_leaves_one_line_about_what_it_did(source: Source) -> None:
         assert re.match(r"wrote 5 rows, \d+ bytes into ledgers \d+ in \d+ ms, ", line)
         assert f"partition {partition}, attempt 0: done" in line
     assert all(f"of log {source.log} in " in line for line in read)
-
-
-@pytest.mark.usefixtures("collected")
-def test_what_the_driver_does_is_there_too(source: Source) -> None:
-    source.fill(2)
-    ledger = source.load().first().ledger_id
-    told = source.sql("SELECT msg FROM python_worker_logs() WHERE msg LIKE '%a message to the driver in %'")
-    assert [
-        line.msg for line in told if re.match(r"wrote 1 rows, \d+ bytes into a message to the driver in ", line.msg)
-    ]
-    lines = source.sql("SELECT msg FROM python_worker_logs() WHERE logger LIKE 'bk_spark.%'")
-    assert [line.msg for line in lines if line.msg == f"created log {source.log}"]
-    assert [line.msg for line in lines if line.msg == f"wrote 2 entries of small tasks into ledger {ledger}"]
-    assert [line.msg for line in lines if line.msg.startswith("published 2 ") and source.log in line.msg]

@@ -104,15 +104,6 @@ def test_the_defaults_are_those_of_the_page() -> None:
     assert (found.starting.everywhere, parsed().starting.everywhere) == (-1, -2), "latest of a stream, earliest else"
 
 
-def test_positions_are_written_without_partitions_and_the_logs_must_be_those_selected() -> None:
-    assert parsed(startingoffsets='{"events":1000234}').starting.positions == {"events": 1000234}
-    for text in ('{"events":{"0":1000234}}', '{"events":1,"other":1}'):
-        with pytest.raises(InvalidArgumentError, match="startingOffsets"):
-            parsed(startingoffsets=text)
-    with pytest.raises(InvalidArgumentError, match="endingOffsets"):
-        parsed(Use.STREAM, endingoffsets="latest")
-
-
 def test_the_columns_are_those_of_the_codec() -> None:
     schema = codecs.default_schema(parsed(codec="envelope"))
     found = {name: kind.upper() for name, kind, _ in compat.columns_of(schema)}
