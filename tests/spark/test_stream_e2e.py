@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streaming queries of Spark over several logs, while logs come, go, roll, are trimmed, compacted and overwritten."""
+"""Streaming queries of Spark over logs and ledgers: replays, takeovers outside of Spark, and idle writers."""
 
 from __future__ import annotations
 
@@ -88,9 +88,6 @@ class Query:
     def values(self) -> list[bytes]:
         return [value for _, _, value in self.rows]
 
-    def of(self, log: str) -> list[Row]:
-        return [row for row in self.rows if row[0] == log]
-
     def wait_until_started(self) -> None:
         """The first batch, empty or not, is committed."""
         self.wait_until(lambda: self.query.lastProgress is not None)
@@ -105,34 +102,10 @@ class Query:
             assert time.monotonic() < deadline, f"{len(self.rows)} rows"
             time.sleep(0.01)
 
-    def failure(self, timeout_s: float = 60) -> str:
-        deadline = time.monotonic() + timeout_s
-        while self.query.isActive and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return str(self.query.exception())
 
-
-def rows(log: str, first: int, stop: int, offset: int | None = None) -> list[Row]:
-    """Entries ``first`` to ``stop`` − 1 of a log whose entries are numbered from ``offset`` on."""
-    shift = 0 if offset is None else offset - first
-    return [(log, number + shift, b"%d" % number) for number in range(first, stop)]
-
-
-def test_available_now_reads_several_logs_in_bounded_batches(
-    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
-) -> None:
-    a, b = f"{name}-a", f"{name}-b"
-    publish(client, a, *numbered(0, 90))
-    publish(client, b, *numbered(0, 9))
-    query = Query(spark, uri, tmp_path, logs=f"{a},{b}", maxEntriesPerTrigger="30").run()
-    assert query.rows == sorted(query.rows, key=lambda row: (_batch_of(query, row), row[0], row[1]))
-    assert (query.of(a), query.of(b)) == (rows(a, 0, 90), rows(b, 0, 9))
-    assert [len(batch) for batch in query.batches.values()] == [30, 30, 30, 9]
-    assert Query(spark, uri, tmp_path, logs=f"{a},{b}").run().rows == []
-
-
-def _batch_of(query: Query, row: Row) -> int:
-    return next(number for number, batch in query.batches.items() if row in batch)
+def rows(log: str, first: int, stop: int) -> list[Row]:
+    """Entries ``first`` to ``stop`` − 1 of a log whose entries are numbered by their offsets."""
+    return [(log, number, b"%d" % number) for number in range(first, stop)]
 
 
 def test_a_failed_batch_over_several_logs_is_replayed_with_the_same_rows(
@@ -156,49 +129,6 @@ def test_a_failed_batch_over_several_logs_is_replayed_with_the_same_rows(
     both = {**first.batches, **second.batches}
     found = [row for number in sorted(both) for row in both[number]]
     assert sorted(found) == sorted([*rows(a, 0, 60), *rows(b, 0, 60)])
-
-
-def test_new_logs_of_a_pattern_are_read_and_what_is_compacted_or_trimmed_behind_does_not_matter(
-    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
-) -> None:
-    a, b = f"{name}-a", f"{name}-b"
-    publish(client, a, *numbered(0, 20))
-    query = Query(spark, uri, tmp_path, logPattern=f"{name}-.*").start()
-    query.wait_for(20)
-    publish(client, b, *numbered(0, 10))
-    query.wait_for(30)
-    handle = client.log(a)
-    publish(client, a, *numbered(20, 30))
-    query.wait_for(40)
-    handle.compact(handle.extents(0, 30), closed(client, numbered(0, 30)))
-    publish(client, a, *numbered(30, 40))
-    query.wait_for(50)
-    assert handle.trim(25) == 25
-    publish(client, a, *numbered(40, 50))
-    query.wait_for(60)
-    query.stop()
-    assert (query.of(a), query.of(b)) == (rows(a, 0, 50), rows(b, 0, 10))
-    client.log(b).delete()
-    assert "BK_NO_SUCH_LOG" in Query(spark, uri, tmp_path, logPattern=f"{name}-.*").start().failure()
-    publish(client, a, *numbered(50, 55))
-    lenient = Query(spark, uri, tmp_path, logPattern=f"{name}-.*", failOnDataLoss="false").run()
-    assert lenient.rows == rows(a, 50, 55)
-
-
-@pytest.mark.rule("N7")
-def test_an_overwritten_log_stops_a_running_query_and_can_be_skipped(
-    spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
-) -> None:
-    publish(client, name, *numbered(0, 10))
-    query = Query(spark, uri, tmp_path, log=name).start()
-    query.wait_for(10)
-    query.query.processAllAvailable()
-    client.log(name).overwrite([closed(client, numbered(100, 105))], PublishId.job("overwrite"))
-    message = query.failure()
-    assert "BK_LOG_OVERWRITTEN" in message
-    assert "onOverwrite=skip" in message
-    skipping = Query(spark, uri, tmp_path, log=name, onOverwrite="skip").run()
-    assert skipping.rows == rows(name, 100, 105, offset=10)
 
 
 class Outside:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,6 @@ from bk_spark import codecs
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
 from bk_spark.plan import log_ranges, resolve
-from bk_spark.plan.ledgers import OpenLedger
 from bk_spark.plan.packing import PartitionLayout, Span
 from bk_spark.plan.resolved import Resolved
 from bk_spark.read import tasks
@@ -102,26 +100,6 @@ def test_the_length_of_a_ledger_is_that_of_the_entries_asked_for_though_it_grows
     ledger.close()
     sealed = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
     assert [sealed.length_to(last) for last in (24, 49)] == [250, 500]
-
-
-def test_the_size_of_a_growing_ledger_is_looked_up_anew(bookkeeper: BookKeeper) -> None:
-    ledger = written(bookkeeper, 4, close=False)
-
-    async def follow(inner: Any) -> None:
-        watched = OpenLedger(inner, options(ledger.ledger_id), ledger.ledger_id, asyncio.Event())
-        await watched.open()
-        await watched.reader.wait_lac(2, 2)
-        await watched.estimate()
-        assert (watched.bytes_of(4), watched.needs_estimate) == (40, False)
-        await asyncio.to_thread(ledger.append_batch, EntryBatch.from_list([b"y" * 100] * 20))
-        await watched.reader.wait_lac(22, 2)
-        assert watched.needs_estimate
-        await watched.estimate()
-        assert (watched.next_entry, watched.bytes_of(24)) == (24, 2040)
-        await watched.close()
-
-    bookkeeper.begin(follow).result(20)
-    ledger.close()
 
 
 @pytest.mark.rule("N2")

@@ -171,13 +171,6 @@ def test_a_pattern_without_a_log_is_no_error(bookkeeper: BookKeeper, follow: Fol
     assert comes_true(lambda: ends(watch) == {"ev-a": 3})
 
 
-def test_an_unknown_log_is_gone_by_the_error_that_names_the_nearest(bookkeeper: BookKeeper, follow: Follow) -> None:
-    publish(bookkeeper, "events", 1)
-    (error,) = follow(log="evnts").seen().gone.values()
-    assert isinstance(error, NoSuchLogError)
-    assert "near names: events" in str(error)
-
-
 def test_a_wrong_password_or_digest_type_ends_the_stream(bookkeeper: BookKeeper, follow: Follow) -> None:
     closed, growing = (written(bookkeeper, 3, close=close, password=b"secret") for close in (True, False))
     publish(bookkeeper, "events", 1)

@@ -125,14 +125,6 @@ def test_several_ledgers_advance_together(bookkeeper: BookKeeper, source: Source
     assert planned(reader, start, end) == [(None, None, 7), (None, None, 1)]
 
 
-@pytest.mark.rule("N7")
-def test_offsets_are_the_same_text_however_the_sources_answer(bookkeeper: BookKeeper, source: Source) -> None:
-    for name in ("c", "a", "b"):
-        publish(bookkeeper, name, 1)
-    texts = {json.dumps(source(logs=logs, startingoffsets="earliest").initialOffset()) for logs in ("a,b,c", "c,b,a")}
-    assert len(texts) == 1
-
-
 def test_a_limit_is_shared_and_a_quiet_log_goes_along(bookkeeper: BookKeeper, source: Source) -> None:
     publish(bookkeeper, "busy", 1000)
     publish(bookkeeper, "quiet", 2)
@@ -144,16 +136,6 @@ def test_a_limit_is_shared_and_a_quiet_log_goes_along(bookkeeper: BookKeeper, so
     assert seen == [{"busy": 9, "quiet": 1}, {"busy": 18, "quiet": 2}, {"busy": 28, "quiet": 2}]
     by_bytes = source(logs="busy,quiet", startingoffsets="earliest", maxbytespertrigger="100")
     assert nexts(ask(by_bytes, by_bytes.initialOffset())) == {"busy": 8, "quiet": 1}
-
-
-def test_logs_take_turns_when_there_is_not_room_for_all(bookkeeper: BookKeeper, source: Source) -> None:
-    for name in ("a", "b", "c"):
-        publish(bookkeeper, name, 5)
-    reader = source(logs="a,b,c", startingoffsets="earliest", maxentriespertrigger="1")
-    at = reader.initialOffset()
-    for _ in range(3):
-        at = ask(reader, at)
-    assert nexts(at) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_new_log_of_a_pattern_is_read_from_its_beginning(bookkeeper: BookKeeper, source: Source) -> None:
