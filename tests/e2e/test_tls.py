@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -66,24 +65,6 @@ def test_a_ledger_is_written_lost_a_bookie_recovered_and_read_over_each_lane(
         reader = reading.open_ledger(ledger.ledger_id, recover=True)
         found = [value for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
         assert found == [*entries[:250], b"before", *entries[250:]]
-
-
-def test_the_command_line_has_tls_from_its_environment(secure: TlsCluster) -> None:
-    listed = bk(secure, "bookie", "list", "--json")
-    assert listed.returncode == 0, listed.stderr
-    rows = [json.loads(line) for line in listed.stdout.splitlines()]
-    assert [row["state"] for row in rows] == ["writable"] * 4
-    assert all(row.get("answers", row.get("error")) is not False for row in rows), rows
-    for command in (("doctor",), ("ledger", "list"), ("cluster", "top", "--once"), ("placement", "explain")):
-        said = bk(secure, *command)
-        assert said.returncode == 0, (command, said.stdout, said.stderr)
-    looked = bk(secure, "bookie", "inspect", secure.bookies[0].bookie_id)
-    assert looked.returncode == 0, looked.stderr
-    assert "https://" in looked.stdout
-    refused = bk(
-        secure, "ledger", "list", BK_TLS_ZOOKEEPER="", BK_TLS_CA_PATH="", BK_TLS_CERTIFICATE_PATH="", BK_TLS_KEY_PATH=""
-    )
-    assert refused.returncode == 5
 
 
 def test_another_identity_and_another_authority_get_nothing(secure: TlsCluster) -> None:

@@ -108,14 +108,6 @@ def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger:
         query.stop()
 
 
-def test_complete_mode_replaces_the_log_with_each_batch(copy: Copy) -> None:
-    counts = copy.frame().groupBy("value").count().selectExpr("concat(CAST(value AS STRING), ': ', count) AS value")
-    for _ in range(2):
-        copy.source.append(copy.source.rows(2))
-        assert ended(copy.writer(counts, "complete").trigger(**NOW).start(copy.log))
-    assert sorted(copy.values()) == ["row 0: 2", "row 1: 2"]
-
-
 @pytest.mark.also_on("connect")
 def test_a_batch_function_writes_once_with_a_transaction(copy: Copy) -> None:
     wanted = copy.source.fill(6)

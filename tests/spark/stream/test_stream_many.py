@@ -29,7 +29,6 @@ from bk_core.logs.model.head import NewExtent, PublishId
 from bk_spark.options import offsets
 from bk_spark.options.options import Use, parse_options
 from bk_spark.stream import follow, positions, stream_plan
-from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import WatchTimes
 from bk_spark.workers import clients
@@ -276,19 +275,6 @@ def test_compaction_changes_the_ledgers_of_a_replayed_batch_and_not_its_rows(
     assert nexts(ask(again, end)) == {"a": 15}
 
 
-def test_a_deleted_log_stops_the_stream_or_leaves_it(bookkeeper: BookKeeper, source: Source) -> None:
-    publish(bookkeeper, "ev-a", 5)
-    publish(bookkeeper, "ev-b", 5)
-    start = source(logpattern="ev-.*", startingoffsets="earliest").initialOffset()
-    bookkeeper.store.delete_log("ev-a")
-    with pytest.raises(NoSuchLogError, match="log ev-a was deleted"):
-        ask(source(logpattern="ev-.*"), start)
-    lenient = source(logpattern="ev-.*", failondataloss="false")
-    assert nexts(ask(lenient, start)) == {"ev-b": 5}
-    named = source(logs="ev-a,ev-b", failondataloss="false")
-    assert nexts(ask(named, start)) == {"ev-a": 0, "ev-b": 5}
-
-
 def test_a_log_deleted_while_the_stream_runs_is_noticed(bookkeeper: BookKeeper, source: Source) -> None:
     publish(bookkeeper, "ev-a", 5)
     publish(bookkeeper, "ev-b", 5)
@@ -317,20 +303,6 @@ def test_a_deleted_ledger_stops_the_stream_when_it_is_to_be_read(bookkeeper: Boo
         planned(reader, start, end)
     lenient = source(ledgerids=text, failondataloss="false")
     assert planned(lenient, start, end) == [(None, None, 5)]
-
-
-def test_a_log_that_ends_before_the_checkpoint_is_data_loss_when_it_lasts(
-    bookkeeper: BookKeeper, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(bookkeeper, "a", 5)
-    at = source(log="a").initialOffset()
-    ahead = json.loads(json.dumps(at).replace('"next": 5', '"next": 9'))
-    reader = source(log="a")
-    assert ask(reader, ahead) == ahead  # a server of the metadata store may be behind
-    monkeypatch.setattr(stream_read, "BEHIND_MAX_S", 0.0)
-    with pytest.raises(NoSuchEntryError, match="ends at 5, the stream is at 9"):
-        ask(reader, ahead)
-    assert ask(source(log="a", failondataloss="false"), ahead) == ahead
 
 
 def test_a_batch_beyond_what_the_log_holds_is_never_cut_short_silently(bookkeeper: BookKeeper, source: Source) -> None:

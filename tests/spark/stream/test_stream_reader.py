@@ -13,11 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper, LedgerWriter
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
-    BookKeeperError,
-    ClusterMismatchError,
-    InvalidArgumentError,
     NoSuchEntryError,
     NoSuchLogError,
 )
@@ -139,21 +135,6 @@ def test_a_new_query_from_latest_begins_with_an_empty_batch(uri: str, ledger: Le
     reader.stop()
 
 
-def test_a_replayed_batch_zero_whose_start_moved_past_its_end_is_empty(uri: str, ledger: LedgerWriter) -> None:
-    first = source(uri, ledger)
-    end = first.initialOffset()
-    ledger.append(b"x")
-    assert first.latestOffset(end, ReadMaxRows(9)) == end
-    assert grows_to(first, end, 11)
-    second = source(uri, ledger)
-    moved = second.initialOffset()
-    assert position(moved) == 11
-    assert second.partitions(moved, end) == []
-    assert grows_to(second, end, 11)
-    first.stop()
-    second.stop()
-
-
 def test_triggers_are_bounded_in_entries_and_bytes(uri: str, ledger: LedgerWriter) -> None:
     reader = source(uri, ledger, startingoffsets="earliest", maxoffsetspertrigger="4")
     start = reader.initialOffset()
@@ -166,19 +147,6 @@ def test_triggers_are_bounded_in_entries_and_bytes(uri: str, ledger: LedgerWrite
     assert small.getDefaultReadLimit() == ReadMaxBytes(35)
     assert position(small.latestOffset(small.initialOffset(), ReadMaxBytes(35))) == 3
     small.stop()
-
-
-def test_available_now_ends_where_it_began_to_look(uri: str, ledger: LedgerWriter) -> None:
-    reader = source(uri, ledger, startingoffsets="earliest", maxentriespertrigger="6")
-    reader.prepareForTriggerAvailableNow()
-    start = reader.initialOffset()
-    first = reader.latestOffset(start, ReadMaxRows(6))
-    ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x"] * 20)))
-    assert sees(reader, 30)
-    second = reader.latestOffset(first, ReadMaxRows(6))
-    assert (position(first), position(second)) == (6, 10)
-    assert reader.latestOffset(second, ReadMaxRows(6)) == second
-    reader.stop()
 
 
 def test_an_older_pyspark_asks_without_arguments(uri: str, ledger: LedgerWriter) -> None:
@@ -195,27 +163,6 @@ def test_partitions_of_a_batch_are_those_of_its_offsets(uri: str, ledger: Ledger
     plans = [part.value for part in reader.partitions(through_json(start), through_json(end))]
     assert [(p.ranges[0].first, p.ranges[0].last) for p in plans] == [(0, 4), (5, 9)]
     assert json.dumps(reader.reportLatestOffset()) == json.dumps(end)
-    reader.stop()
-
-
-def test_a_checkpoint_of_something_else_is_refused(uri: str, ledger: LedgerWriter) -> None:
-    reader = source(uri, ledger, startingoffsets="earliest")
-    start = reader.initialOffset()
-    for wrong, error in (
-        ({**start, "cluster": "another"}, ClusterMismatchError),
-        ({**start, "ledgers": {"999": 1}}, InvalidArgumentError),
-        ({"partition": 1}, InvalidArgumentError),
-    ):
-        caught: type[BookKeeperError] = error
-        with pytest.raises(caught, match="checkpointLocation"):
-            reader.latestOffset(wrong, ReadMaxRows(1))
-    reader.stop()
-
-
-def test_a_start_beyond_the_end_is_refused(uri: str, ledger: LedgerWriter) -> None:
-    reader = source(uri, ledger, startingentryid="11")
-    with pytest.raises(InvalidArgumentError, match="beyond the end"):
-        reader.initialOffset()
     reader.stop()
 
 
