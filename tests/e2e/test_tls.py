@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from bk_cli.local.children import child_environment
 from bk_core import blocking
 from bk_core.client import ClientConfig
 from bk_core.errors import AuthenticationError, BookKeeperError, TlsError
@@ -26,17 +23,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsCluster]:
         tmp_path_factory.mktemp("secure"), tls_clients=["*CN=client,*", "CN=bookie-*"]
     ) as running:
         yield running
-
-
-def bk(cluster: TlsCluster, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bk_cli.main", *arguments],
-        env={**child_environment(), **cluster.environment, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @pytest.mark.parametrize("lane", LANES)

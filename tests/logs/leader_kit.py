@@ -43,3 +43,9 @@ async def read_all(log: NamedLog) -> list[bytes]:
         assert offset == len(found)
         found += batch.to_list()
     return found
+
+
+async def content_of(log: NamedLog) -> list[bytes]:
+    """Return all entries that the log has."""
+    head = (await log.head()).value
+    return [entry async for _, batch in log.read(head.start_offset, head.next_offset) for entry in batch.to_list()]

@@ -32,8 +32,8 @@ from bk_core.logs.named_log import DELETE_DELAY_MS, NamedLog
 from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.logs.upkeep_worker import UpkeepWorker
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, one_log
-from tests.logs.test_upkeep import content, ledger, publish
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, log_of, one_log
+from tests.logs.test_upkeep import ledger, publish
 from tests.logs.test_upkeep_worker import tree_of
 
 OLD_MS = DELETE_DELAY_MS + 1
@@ -56,9 +56,9 @@ async def test_a_deleted_log_is_gone_and_says_so_and_its_name_is_free() -> None:
         assert await log.deleted() == [deleted]
         again = await log.create()
         assert again.uuid != before
-        assert await content(log) == []
+        assert await content_of(log) == []
         await publish(bookkeeper, log, b"c")
-        assert await content(log) == [b"c"]
+        assert await content_of(log) == [b"c"]
 
 
 @pytest.mark.rule("N6")
@@ -153,7 +153,7 @@ async def test_at_once_is_refused_while_a_job_writes_and_finds_later_what_it_cou
         job = await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=keys)
         with pytest.raises(LogInUseError, match=f"ledger {job.ledger_id} is open"):
             await log.delete(now=True)
-        assert await content(log) == [b"a"], "refused, and something was deleted"
+        assert await content_of(log) == [b"a"], "refused, and something was deleted"
         await job.close()
         deleted = await log.delete(now=True)
         assert sorted(deleted.ledgers) == [first.ledger_id, job.ledger_id]
@@ -172,7 +172,7 @@ async def test_only_who_has_the_password_deletes_a_log_or_what_it_left() -> None
         await publish(bookkeeper, log, b"a")
         with pytest.raises(WrongPasswordError):
             await stranger.delete()
-        assert await content(log) == [b"a"]
+        assert await content_of(log) == [b"a"]
         await log.delete()
         clock.now_ms += OLD_MS
         with pytest.raises(NoSuchLogError):
@@ -204,9 +204,9 @@ async def deleted_again(cluster: MemoryBookKeeper, log: NamedLog) -> None:
 async def made_again(cluster: MemoryBookKeeper, log: NamedLog) -> None:
     await log.open_or_create()
     if await log.deleted():
-        assert await content(log) == []
+        assert await content_of(log) == []
     else:
-        assert await content(log) == [b"a", b"b"], "the deletion did not happen, and the log is another one"
+        assert await content_of(log) == [b"a", b"b"], "the deletion did not happen, and the log is another one"
         await log.delete()
         await log.create()
 

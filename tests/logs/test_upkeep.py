@@ -26,7 +26,7 @@ from bk_core.logs.store import nonce
 from bookie_server.machine.events import LookForDeletion
 from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of, one_log
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, log_of, one_log
 
 
 async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
@@ -44,11 +44,6 @@ async def publish(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> New
     made = await ledger(bookkeeper, log, *entries)
     await log.publish([made], PublishId.job(str(made.ledger_id)))
     return made
-
-
-async def content(log: NamedLog) -> list[bytes]:
-    head = (await log.head()).value
-    return [entry async for _, batch in log.read(head.start_offset, head.next_offset) for entry in batch.to_list()]
 
 
 def is_there(bookkeeper: BookKeeper, ledger_id: int) -> bool:
@@ -69,7 +64,7 @@ async def test_an_overwrite_takes_the_place_of_everything_and_the_numbering_goes
         assert await log.overwrite([new], PublishId.job("again")) == done  # N4: once
         head = (await log.head()).value
         assert (head.epoch, head.start_offset, head.next_offset) == (1, 2, 3)
-        assert await content(log) == [b"c"]
+        assert await content_of(log) == [b"c"]
 
 
 @pytest.mark.rule("N7")
@@ -80,7 +75,7 @@ async def test_a_trim_unlinks_what_lies_below_and_moves_nothing() -> None:
         assert await log.trim(5) == 5
         assert await log.trim(3) == 5  # never back
         assert [e.base_offset for e in await log.extents()] == [4, 6]
-        assert await content(log) == [b"2'", b"3", b"3'"]
+        assert await content_of(log) == [b"2'", b"3", b"3'"]
         with pytest.raises(NoSuchEntryError):
             [batch async for batch in log.read(4, 6)]
         assert await log.trim(100) == 8
@@ -111,7 +106,7 @@ async def test_a_compaction_keeps_offsets_and_fails_when_its_run_was_unlinked() 
         extent = await log.compact(old[1:3], one)
         assert (extent.base_offset, extent.next_offset) == (1, 3)
         assert await log.compact(old[1:3], one) == extent  # once
-        assert await content(log) == [b"0", b"1", b"2", b"3"]
+        assert await content_of(log) == [b"0", b"1", b"2", b"3"]
         other = await ledger(bookkeeper, log, b"1", b"2")
         with pytest.raises(PublishConflictError, match="unlinked or replaced"):
             await log.compact(old[1:3], other)
@@ -168,7 +163,7 @@ async def test_a_version_is_published_once_and_never_goes_back() -> None:
         for n in range(130):  # until the head has forgotten version 1
             await log.publish([], PublishId.job(str(n)))
         assert await version(1, b"a") == FORGOTTEN_OFFSET
-        assert await content(log) == [b"a", b"b", b"c"]
+        assert await content_of(log) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.rule("N5")

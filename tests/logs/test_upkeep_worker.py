@@ -22,8 +22,8 @@ from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper
 from tests.kit.memory_store import MemoryStore, MemoryTree
 from tests.kit.waiting import eventually
-from tests.logs.leader_kit import PASSWORD, StoreClock, one_log
-from tests.logs.model.test_compaction import content_of, publish, values
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, one_log
+from tests.logs.model.test_compaction import publish, values
 from tests.logs.test_upkeep import ledger
 
 LEDGERS = 6

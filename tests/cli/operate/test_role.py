@@ -14,6 +14,7 @@ import pytest
 from bk_cli import main
 from bk_core.metadata import open_store
 from bk_core.model import Fragment, LedgerMetadata
+from tests.cli.conftest import Bk
 from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
 
@@ -27,48 +28,35 @@ def uri(request: pytest.FixtureRequest) -> str:
     return uri
 
 
-class Told:
-    """Runs ``bk role …``; ``out`` and ``err`` are of the last one."""
-
-    def __init__(self, uri: str, capture: pytest.CaptureFixture[str]) -> None:
-        self._uri, self._capture = uri, capture
-        capture.readouterr()
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        code = main.run(["role", *arguments, "--metadata-service-uri", self._uri])
-        self.out, self.err = self._capture.readouterr()
-        return code
-
-
 @pytest.fixture
-def role(uri: str, capsys: pytest.CaptureFixture[str]) -> Told:
-    return Told(uri, capsys)
+def role(uri: str, capsys: pytest.CaptureFixture[str]) -> Bk:
+    capsys.readouterr()
+    return Bk(uri, capsys)
 
 
-def test_a_role_is_given_shown_and_taken_away(role: Told) -> None:
-    assert role("list") == 0
+def test_a_role_is_given_shown_and_taken_away(role: Bk) -> None:
+    assert role("role", "list") == 0
     assert role.out == "the table is empty: in mode secure no client may do anything\n"
-    assert role("grant", "writer", "CN=ingest", "--log", "orders-*") == 0
+    assert role("role", "grant", "writer", "CN=ingest", "--log", "orders-*") == 0
     assert role.out == "CN=ingest now has the role writer on log:orders-*\n"
-    assert role("grant", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
+    assert role("role", "grant", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
     line = {"identity": "CN=ingest", "role": "writer", "on": "log:orders-*"}
     assert json.loads(role.out) == {**line, "changed": False}
-    assert role("grant", "admin", "CN=admin-*") == 0
-    assert role("list", "--json") == 0
+    assert role("role", "grant", "admin", "CN=admin-*") == 0
+    assert role("role", "list", "--json") == 0
     assert [*map(json.loads, role.out.splitlines())] == [
         {"identity": "CN=admin-*", "role": "admin", "on": "cluster"},
         line,
     ]
-    assert role("revoke", "writer", "CN=ingest") == 0
+    assert role("role", "revoke", "writer", "CN=ingest") == 0
     assert role.out == "CN=ingest had no such role writer (bk role list) on cluster\n"
-    assert role("revoke", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
+    assert role("role", "revoke", "writer", "CN=ingest", "--log", "orders-*", "--json") == 0
     assert json.loads(role.out)["changed"] is True
-    assert role("check", "CN=ingest") == 0
+    assert role("role", "check", "CN=ingest") == 0
     assert role.out == "CN=ingest has no rights on the cluster\n"
 
 
-def test_check_says_what_an_identity_may_and_by_which_lines(role: Told, uri: str) -> None:
+def test_check_says_what_an_identity_may_and_by_which_lines(role: Bk, uri: str) -> None:
     with closing(open_store(uri)) as store:
         ledger_id, _ = store.create_ledger(
             LedgerMetadata(
@@ -79,24 +67,24 @@ def test_check_says_what_an_identity_may_and_by_which_lines(role: Told, uri: str
                 custom_metadata={"bk.owner": b"CN=ingest", "team": b"sales"},
             )
         )
-    assert role("grant", "reader", "CN=*", "--ledgers", "team=sa*") == 0
-    assert role("grant", "writer", "CN=ingest", "--owned") == 0
-    assert role("check", "CN=ingest", "--ledger", str(ledger_id), "--json") == 0
+    assert role("role", "grant", "reader", "CN=*", "--ledgers", "team=sa*") == 0
+    assert role("role", "grant", "writer", "CN=ingest", "--owned") == 0
+    assert role("role", "check", "CN=ingest", "--ledger", str(ledger_id), "--json") == 0
     found = json.loads(role.out)
     assert found["rights"] == ["look", "read", "write", "recover", "hint"]
     assert [line["on"] for line in found["by"]] == ["ledgers:team=sa*", "owner"]
-    assert role("check", "CN=report", "--ledger", str(ledger_id)) == 0
+    assert role("role", "check", "CN=report", "--ledger", str(ledger_id)) == 0
     assert role.out.startswith(f"CN=report has these rights on ledger {ledger_id}: look, read (by reader of CN=* on ")
-    assert role("check", "CN=report", "--ledger", "99") == 3
+    assert role("role", "check", "CN=report", "--ledger", "99") == 3
 
 
-def test_what_no_line_can_say_is_refused_and_changes_nothing(role: Told) -> None:
-    assert role("grant", "admin", "CN=a", "--log", "x") == 2
+def test_what_no_line_can_say_is_refused_and_changes_nothing(role: Bk) -> None:
+    assert role("role", "grant", "admin", "CN=a", "--log", "x") == 2
     assert "[BK_INVALID_ARGUMENT] the role admin counts on the cluster only" in role.err
-    assert role("grant", "reader", "CN=a", "--log", "x", "--owned") == 2
-    assert role("grant", "reader", "CN=a", "--ledgers", "team") == 2
-    assert role("grant", "reader", "") == 2
-    assert role("list", "--json") == 0
+    assert role("role", "grant", "reader", "CN=a", "--log", "x", "--owned") == 2
+    assert role("role", "grant", "reader", "CN=a", "--ledgers", "team") == 2
+    assert role("role", "grant", "reader", "") == 2
+    assert role("role", "list", "--json") == 0
     assert role.out == ""
 
 

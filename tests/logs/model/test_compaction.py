@@ -27,7 +27,7 @@ from bk_core.logs.model.compaction import (
 from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
-from tests.logs.leader_kit import PASSWORD, log_of, one_log
+from tests.logs.leader_kit import PASSWORD, content_of, log_of, one_log
 
 MIB = 1 << 20
 
@@ -58,11 +58,6 @@ async def publish(
     )
     await log.publish([new], PublishId.job(str(new.ledger_id)))
     return new
-
-
-async def content_of(log: NamedLog) -> list[bytes]:
-    head = (await log.head()).value
-    return [entry async for _, batch in log.read(head.start_offset, head.next_offset) for entry in batch.to_list()]
 
 
 def values(first: int, count: int) -> list[bytes]:

@@ -19,8 +19,8 @@ from bk_core.logs.named_log import DELETE_DELAY_MS, TXN_RETENTION_MS, NamedLog, 
 from bk_core.logs.store import PageCache
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.logs.change_kit import EMPTY, NONCE, extent
-from tests.logs.leader_kit import PASSWORD, StoreClock, log_of
-from tests.logs.model.test_compaction import content_of, publish, values
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, log_of
+from tests.logs.model.test_compaction import publish, values
 
 OVERWRITE = PublishOptions(overwrite=True)
 AGE_MS = 10 * DELETE_DELAY_MS
