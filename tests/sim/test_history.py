@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.sim.history import Broken, Kind, Operation, Outcome, check_ledger, counts
+from tests.sim.history import Broken, Kind, Operation, Outcome, check_ledger
 
 A, B, C, D, E, F = (b"%d" % number for number in range(6))
 History = list[Operation]
@@ -195,21 +194,3 @@ def test_a_true_history_with_another_end_of_the_ledger_does_not_pass(rng: random
     if ids:
         assert check_ledger(history, final[: max(ids) - 1])
     assert check_ledger(history, [*final, b"never appended"])
-
-
-def test_the_time_grows_with_the_entries_only() -> None:
-    def took(entries: int) -> float:
-        digests = tuple(b"%d" % number for number in range(entries))
-        history = [append(number, digest, at=number, entry_id=number) for number, digest in enumerate(digests)]
-        history += [read("x", 0, *digests, at=entries), told(Kind.END, "x", entries - 1, at=entries)]
-        began = time.process_time()
-        assert check_ledger(history, digests) == []
-        return time.process_time() - began
-
-    took(1_000)
-    assert took(20_000) < 20 * 4 * max(took(1_000), 0.001)
-
-
-def test_the_report_counts_entries_by_what_is_known_of_them() -> None:
-    said = counts([honest()])
-    assert said == {"operations": 10, "acknowledged": 3, "unknown": 2, "refused": 1, "read": 6}

@@ -82,18 +82,3 @@ def test_a_function_of_foreach_batch_and_an_insert_into_a_view_need_no_helper(
     ended(queries[0])
     assert numbers(load(spark, uri, f"{log}.copy")) == list(range(10))
     assert numbers(load(spark, uri, f"{log}.view")) == [7]
-
-
-def test_a_thread_that_does_not_use_the_helper_is_refused_by_spark(spark: Any, uri: str, log: str) -> None:
-    """The day Spark mends this, the helper and the docs can go."""
-    said = list[str]()
-
-    def work() -> None:
-        try:
-            writer(numbered(spark, 0, 1), uri).mode("append").save(log)
-        except Exception as error:
-            said.append(str(error))
-
-    run(plain(work))
-    assert len(said) == 1
-    assert "DATA_SOURCE_NOT_FOUND" in said[0]

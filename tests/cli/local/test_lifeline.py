@@ -45,14 +45,6 @@ def kill_and_reap(parent: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.rule("E4")
-def test_a_program_under_the_wrapper_ends_when_its_parent_is_killed() -> None:
-    sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    parent = parent_of(f"[sys.executable, '-m', 'bk_cli.local.lifeline', sys.executable, '-c', {sleeper!r}]")
-    pid = kill_and_reap(parent)
-    assert comes_true(lambda: ended(pid))
-
-
-@pytest.mark.rule("E4")
 def test_our_own_processes_end_when_their_parent_is_killed() -> None:
     sleeper = (
         "import os, time; from bk_cli.local import lifeline; lifeline.end_with(0)\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any
 
 import pyspark
 import pytest
@@ -41,30 +40,12 @@ def test_a_thread_that_called_the_helper_writes(source: Source) -> None:
     assert source.values() == ["row 0", "row 1", "row 2"]
 
 
-def test_log_and_path_are_two_ways_to_say_one_thing_and_names_have_no_case(source: Source) -> None:
-    wanted = source.fill(3)
-    options = {"METADATASERVICEURI": source.uri, "Log": source.log, "STARTING_OFFSETS": "earliest"}
-    frame = source.spark.read.format("BookKeeper").options(**options).load()
-    assert texts(frame) == wanted
-    writer = source.rows(1, start=9).write.format("bookkeeper").options(**options)
-    writer.mode("append").save()
-    assert source.values() == [*wanted, "row 9"]
-
-
 def test_chosen_columns_are_all_that_comes(source: Source) -> None:
     source.fill(20)
     two = source.reader().schema("offset BIGINT, value BINARY").load(source.log).orderBy("offset").collect()
     assert two[7].asDict() == {"offset": 7, "value": b"row 7"}
     assert source.reader().schema("entry_id BIGINT").load(source.log).count() == 20
     assert "no such column" in refusal(lambda: source.reader().schema("nothing INT").load(source.log).collect())
-
-
-def test_bounds_select_a_part_of_a_log_and_of_a_ledger(source: Source) -> None:
-    wanted = source.fill(10)
-    starting, ending = json.dumps({source.log: 3}), json.dumps({source.log: 7})
-    assert source.values(startingOffsets=starting, endingOffsets=ending) == wanted[3:7]
-    ledger = source.load().first().ledger_id
-    assert source.values(f"ledger:{ledger}", startingEntryId="2", endingEntryId="4") == wanted[2:4]
 
 
 @pytest.mark.also_on("connect")
@@ -114,15 +95,6 @@ def test_the_format_can_be_registered_by_hand(source: Source) -> None:
 
     pyspark_bookkeeper.register(source.spark)
     assert source.fill(2) == ["row 0", "row 1"]
-
-
-@pytest.mark.parametrize("selector", ["ledgerId", "ledgerid"])
-def test_a_ledger_that_no_log_names_is_read(source: Source, client: BookKeeper, selector: str) -> None:
-    with client.create_ledger() as ledger:
-        ledger.append(b"alone")
-    frame: Any = source.reader(**{selector: ledger.ledger_id}).load()
-    assert texts(frame) == ["alone"]
-    assert [(row.log, row.offset) for row in frame.collect()] == [(None, None)]
 
 
 @pytest.mark.also_on("connect", "standalone")

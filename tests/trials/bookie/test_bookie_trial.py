@@ -3,11 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -38,34 +33,6 @@ def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path, rounds
     assert counts["acknowledged"] > 100 * rounds, f"hardly anything was written, it proves nothing: {dict(counts)}"
     assert counts["read"] > counts["acknowledged"]
     assert figures.table("fault").total() > 2 * rounds
-
-
-@pytest.mark.e2e
-def test_children_of_the_nursery_end_with_it_even_if_they_were_stopped(tmp_path: Path) -> None:
-    """``kill -9`` of a trial must leave nothing behind."""
-    code = (
-        "import os, signal, sys, time\n"
-        "from pathlib import Path\n"
-        "from tests.trials.kit.nursery import Nursery\n"
-        "nursery = Nursery()\n"
-        "child = nursery.start('tests.trials.kit.nursery:idle', Path(sys.argv[1]))\n"
-        "child.signal(signal.SIGSTOP)\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    pid = int(parent.stdout.readline())
-    handle = os.pidfd_open(pid)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    with pytest.raises(ProcessLookupError):
-        signal.pidfd_send_signal(handle, 0)
-    os.close(handle)
 
 
 def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> None:
