@@ -32,13 +32,6 @@ def test_a_ratio_is_of_the_medians_and_the_worst_of_the_runs_that_took_turns() -
     assert beside([2.9], [1.0], 1 / 3, less=True).meets is True
 
 
-def test_a_figure_can_want_both_a_value_and_a_ratio() -> None:
-    both = Figure("x", "u", [10.0], wanted=9.0, wanted_ratio=2.0, peer="p", peer_values=[6.0])
-    assert both.meets is False
-    assert both.wish == "≥ 9 u, ≥ 2 ×"
-    assert Figure("x", "u", [10.0], wanted_ratio=1.0).meets is False, "a peer that is missing is not met"
-
-
 class Turns:
     """A world where each run is noted, and every process spends a second in it."""
 
