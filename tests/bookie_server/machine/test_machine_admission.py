@@ -175,6 +175,22 @@ def test_explicit_lacs_wait_for_a_slow_log_and_are_bounded() -> None:
 
 
 @pytest.mark.rule("L3")
+@pytest.mark.parametrize("active", [1, 8])
+def test_client_with_many_requests_does_not_delay_another(active: int) -> None:
+    bench = Bench(reads_active_max=active, requests_per_stream_max=10_000)
+    stored(bench)
+    reading(bench, READS, 500)
+    reading(bench, 4, 1)
+    served = []
+    while (4, 501) not in served:
+        wanted = bench.to_read.pop(0)
+        frames = [b"x" * 10 for _ in wanted.pieces]
+        served += parts(bench.step(ev.FramesRead(wanted.request, frames)))
+        bench.step(ev.PartSent(served[-1]))
+    assert len(served) <= active + 2
+
+
+@pytest.mark.rule("L3")
 def test_long_answer_gives_others_their_turn_between_its_parts() -> None:
     bench = Bench(reads_active_max=1, read_part_bytes=100)
     stored(bench, 20, 100)
