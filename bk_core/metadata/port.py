@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port to the metadata store. Its calls block, and every write is a compare-and-set.
 
-The adapter is :mod:`bk_core.metadata.tree.store`, over ZooKeeper or, in tests, over a tree in memory. One contract
-suite tests both. Errors are those of :mod:`bk_core.errors`, chained from the store's errors. Unless a method says
-otherwise, it may raise ``MetadataCorruptError``, and ``MetadataUnavailableError`` if the deadline passed; the
-``outcome`` of the latter says whether a write may have been applied. Callbacks of watches run on a thread of the
-adapter and must not block.
+The adapter is :mod:`bk_core.metadata.tree.store`, over the tree of a metadata service or, in tests, over a tree in
+memory. One contract suite tests both. Errors are those of :mod:`bk_core.errors`, chained from the store's errors.
+Unless a method says otherwise, it may raise ``MetadataCorruptError``, and ``MetadataUnavailableError`` if the deadline
+passed; the ``outcome`` of the latter says whether a write may have been applied. Callbacks of watches run on a thread
+of the adapter and must not block.
 
 **Servers that lag.** The server of this session answers a read, and it may lack a finished write of another client. It
 always has every write that this store has read or written, even after a move to another server and in a new session.
@@ -17,7 +17,7 @@ Therefore:
 a takeover, a bookie's start, garbage collection. Later reads need no further sync, because they are no older.
 
 In all other cases lists, versions and contents may be old. Compare-and-set then refuses a change that is based on them.
-A sync is one round trip to ZooKeeper's leader, without a disk write (decision 0029).
+A sync is one round trip to the leader of the metadata service, without a disk write (decision 0029).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MetadataStore(Protocol):
     @property
     def uri(self) -> str: ...
     def instance_id(self) -> str:
-        """Return the cluster's INSTANCEID. Raises NoClusterError, which names other clusters of this ZooKeeper, or
+        """Return the cluster's INSTANCEID. Raises NoClusterError, which names other clusters of this service, or
         MetadataCorruptError if the root holds only a part of a cluster."""
         ...
 

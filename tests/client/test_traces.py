@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.lane_table import OURS
+
 PREFIX = "bookkeeper."
 BOOKIES = 3
 
@@ -47,7 +49,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     return Trace([json.loads(line) for line in done.stdout.splitlines()])
 
 
-@pytest.mark.parametrize("lane", ["direct", "grpc"])
+@pytest.mark.parametrize("lane", OURS)
 def test_one_trace_goes_through_client_bookies_and_their_commits(trace: Trace, lane: str) -> None:
     single = trace.below(trace.one(f"{lane} append"), "bookkeeper.append")
     (append,) = single
@@ -62,7 +64,7 @@ def test_one_trace_goes_through_client_bookies_and_their_commits(trace: Trace, l
     assert {str(each["attributes"]["bookkeeper.session"]) for each in commits} == {each.split()[-1] for each in named}
 
 
-@pytest.mark.parametrize("lane", ["direct", "grpc"])
+@pytest.mark.parametrize("lane", OURS)
 def test_all_frames_of_a_batch_belong_to_who_appended_it_and_no_entry_has_a_span(trace: Trace, lane: str) -> None:
     write = trace.one(f"{lane} write")
     frames = trace.below(write, "bookkeeper.append")
@@ -74,10 +76,10 @@ def test_all_frames_of_a_batch_belong_to_who_appended_it_and_no_entry_has_a_span
     assert trace.below(write, "bookkeeper.append", "bookkeeper.bookie.add", "bookkeeper.bookie.commit")
     assert len(trace.below(write, "bookkeeper.close_ledger")) == 1
     roots = [each for each in trace.spans if each["name"] == "bookkeeper.append" and each["parent"] is None]
-    assert len(roots) == 2, "of the ledger that nobody's span is about, over each lane"
+    assert len(roots) == len(OURS), "of the ledger that nobody's span is about, over each lane"
 
 
-@pytest.mark.parametrize("lane", ["direct", "grpc"])
+@pytest.mark.parametrize("lane", OURS)
 def test_reads_and_recoveries_are_followed_to_the_bookies(trace: Trace, lane: str) -> None:
     (read,) = trace.below(trace.one(f"{lane} read"), "bookkeeper.read")
     assert (read["attributes"]["bookkeeper.first_entry"], read["attributes"]["bookkeeper.last_entry"]) == (0, 3_000)
@@ -91,7 +93,7 @@ def test_reads_and_recoveries_are_followed_to_the_bookies(trace: Trace, lane: st
     assert all(each["attributes"]["bookkeeper.fence"] for each in reads)
 
 
-@pytest.mark.parametrize("lane", ["direct", "grpc"])
+@pytest.mark.parametrize("lane", OURS)
 def test_an_error_is_in_the_trace_with_its_code_and_its_outcome(trace: Trace, lane: str) -> None:
     (missing,) = (each for each in trace.below(trace.one(f"{lane} read"), "bookkeeper.open_ledger") if each["error"])
     said = missing["attributes"]

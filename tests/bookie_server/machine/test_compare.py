@@ -20,7 +20,7 @@ from bookie_server.machine.compare import differing_ids
 from tests.kit.apache_frames import entry_bytes
 
 ALL = list(DigestType)
-CRCS = [DigestType.CRC32, DigestType.CRC32C]
+CRCS = [each for each in DigestType if each.is_checksum]
 PAYLOADS = [b"zero", b"", b"two and more than twenty bytes", b"three"]
 
 

@@ -41,7 +41,7 @@ QUIET_S = (0.5, 3.0)
 ACT_S = 400.0
 PEER_LEDGERS = 40
 OUR_LANES = (*OURS, ",".join(LANES), BOOKIE_RPC)
-ALL_LANES = ("direct,grpc,bookie-rpc", "grpc,bookie-rpc")
+ALL_LANES = (",".join(LANES), ",".join([*LANES][1:]))
 SMALL = (1, 4)
 
 
