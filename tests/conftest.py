@@ -106,6 +106,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """A version of pytest may keep the marks from xdist: then each worker would start every server. And what collecting
     made stays: looking through it for garbage again and again would take a tenth of the time."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 20)  # tests make and drop many objects; the usual 700 takes a twentieth of the time
     gc.enable()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("xdist did not take the groups of tests: another version of pytest or xdist is needed")

@@ -239,7 +239,8 @@ def test_entries_of_a_batch_arrive_in_apaches_layout(digest_type: DigestType, si
     assert isinstance(run, AddRun)
     arrived = run.bodies()
     lengths = np.asarray(arrived.lengths, dtype=np.uint32)
-    assert split_entries(memoryview(arrived.joined()), lengths, digester).to_list() == batch.to_list()
+    begins = lengths.cumsum(dtype=np.int64) - lengths
+    assert split_entries(memoryview(arrived.joined()), begins, lengths, digester).to_list() == batch.to_list()
     assert arrived.headers().tolist() == bodies.headers().tolist()
     assert arrived.headers()[:, 1].tolist() == batch.entry_ids().tolist()
 

@@ -192,5 +192,6 @@ def test_the_golden_entry_is_read_and_verified() -> None:
     bodies = run.bodies()
     digester = Digester(DigestType.CRC32C, b"passwd", 1)
     lengths = np.asarray(bodies.lengths, dtype=np.uint32)
-    assert split_entries(memoryview(bodies.joined()), lengths, digester).to_list() == [b"hello"]
+    begins = np.zeros(1, dtype=np.int64)
+    assert split_entries(memoryview(bodies.joined()), begins, lengths, digester).to_list() == [b"hello"]
     assert (run.statuses.tolist(), run.max_lacs.tolist()) == ([Status.EOK], [-1])
