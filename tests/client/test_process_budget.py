@@ -11,7 +11,13 @@ from dataclasses import replace
 import pytest
 
 from bk_core.client import ClientConfig, LedgerWriter
-from bk_core.client.writing.process_budget import IDLE_PART, KEPT_BYTES_MAX, ProcessBudget, process_budget
+from bk_core.client.writing.process_budget import (
+    IDLE_BYTES_MAX,
+    IDLE_PART,
+    KEPT_BYTES_MAX,
+    ProcessBudget,
+    process_budget,
+)
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
@@ -70,9 +76,26 @@ async def test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_h
         cluster.network.bookies[slow].release_commits()
         assert await appending == 99
         await writer.flush()
-        await eventually(lambda: process_budget().decision.bytes <= KEPT_BYTES_MAX)
+        await eventually(lambda: process_budget().decision.bytes <= IDLE_BYTES_MAX)
         await writer.close()
         assert process_budget().decision.bytes == 0
+
+
+@pytest.mark.rule("P3")
+async def test_a_writer_keeps_no_unused_byte_while_another_one_waits() -> None:
+    budget, woken = ProcessBudget(), asyncio.Event()
+    budget.client(100_000)
+    loop = asyncio.get_running_loop()
+    busy, late = budget.share(loop, lambda: None), budget.share(loop, woken.set)
+    assert busy.reach(90_000, at_most=90_000, waits=False)
+    busy.keep(89_000)
+    assert busy.bytes == 90_000
+    assert late.reach(5_000, at_most=5_000, waits=True)
+    assert not late.reach(20_000, at_most=20_000, waits=True)
+    busy.keep(50_000)
+    assert busy.bytes == 50_000
+    async with asyncio.timeout(5):
+        await woken.wait()
 
 
 @pytest.mark.rule("P3")
@@ -83,7 +106,7 @@ async def test_idle_writers_keep_few_bytes_and_leave_most_of_the_budget() -> Non
         for writer in writers:
             await writer.append(b"x")
         await eventually(lambda: all(writer._machine.retained_bytes == 0 for writer in writers))
-        assert KEPT_BYTES_MAX <= process_budget().decision.bytes <= MIB // IDLE_PART + KEPT_BYTES_MAX
+        assert IDLE_BYTES_MAX <= process_budget().decision.bytes <= MIB // IDLE_PART + KEPT_BYTES_MAX
         assert await writers[0].append(bytes(2 * MIB)) == 1  # a writer that uses no bytes is never refused
         await asyncio.gather(*(writer.close() for writer in writers))
         assert process_budget().decision.bytes == 0
@@ -100,7 +123,7 @@ async def test_a_writer_that_ends_gives_its_part_back_and_others_go_on(how: str)
         hold(cluster)
         fill(ending, bytes(10_000))
         going_on.append_nowait(bytes(500_000))
-        waiting = asyncio.create_task(going_on.append(bytes(400_000)))
+        waiting = asyncio.create_task(going_on.append(bytes(300_000)))
         await asyncio.sleep(0.01)
         assert going_on.last_add_pushed == 0
         if how == "abandon":

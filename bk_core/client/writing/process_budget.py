@@ -25,12 +25,16 @@ budget's lock."""
 
 
 KEPT_BYTES_MAX = 4 << 10
-"""The maximum number of unused bytes that a writer keeps while no other writer waits for bytes. Without them each of
-its entries would take bytes from the budget and give them back."""
+"""The maximum number of unused bytes that a writer keeps while it uses some and no other writer waits for bytes.
+Without them each of its entries would take bytes from the budget and give them back."""
 
-IDLE_PART = 4
-"""A writer that uses no bytes keeps some only while less than one part in 4 of the budget is taken. So thousands of
-idle writers leave the rest to the writers that write."""
+IDLE_BYTES_MAX = 1 << 10
+"""The maximum number of bytes that a writer keeps while it uses none. They are enough for an entry of a few hundred
+bytes."""
+
+IDLE_PART = 16
+"""A writer that uses no bytes keeps some only while less than one part in 16 of the budget is taken. So thousands of
+idle writers leave nearly all of the budget to the writers that write."""
 
 
 class ProcessBudget:
@@ -110,13 +114,16 @@ class Share:
         return self.bytes >= size
 
     def keep(self, size: int) -> None:
-        """Give the bytes above ``size`` back to the budget. Keep up to KEPT_BYTES_MAX of them if no writer waits for
-        bytes and, if ``size`` is 0, little of the budget is taken."""
+        """Give the bytes above ``size`` back to the budget, except a few for the next entry."""
         surplus = self.bytes - size
         if surplus > 0:
             budget = self._budget.decision
-            keeps = not budget.is_waited_for and (size or budget.bytes * IDLE_PART < budget.bytes_max)
-            kept = KEPT_BYTES_MAX if keeps else 0
+            if budget.is_waited_for:
+                kept = 0
+            elif size:
+                kept = KEPT_BYTES_MAX
+            else:
+                kept = IDLE_BYTES_MAX if budget.bytes * IDLE_PART < budget.bytes_max else 0
             if surplus > kept:
                 self.bytes = size + kept
                 self._budget.give_back(self._number, surplus - kept)
