@@ -45,7 +45,7 @@ def _listening(host: str, port: int) -> socket.socket:
     """Return a listening socket. If a name has addresses of both kinds, an IPv4 address is used. Raises OSError."""
     kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, found = min(kinds, key=lambda kind: kind[0] != socket.AF_INET)
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # else asyncio leaves Nagle's delay on
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

@@ -27,6 +27,40 @@ from bookie_server.ports.sockets import Acceptor, listening_socket
 from tests.kit.lanes import Lane, bookie_config
 
 
+async def test_what_asyncio_accepts_sends_small_answers_without_delay() -> None:
+    """A second small answer would wait for the acknowledgement of the first, which takes 40 ms on Linux."""
+    set_on = list[int]()
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    class Served(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            sock = transport.get_extra_info("socket")
+            set_on.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+            ended.set()
+
+    async def greet(sock: socket.socket) -> None:
+        await loop.connect_accepted_socket(Served, sock)
+
+    def by_acceptor(listening: socket.socket) -> Acceptor:
+        acceptor = Acceptor([listening], greet, lambda *_: False, "a port", 60.0)
+        acceptor.start()
+        return acceptor
+
+    for address in "127.0.0.1", "::1":
+        for by_asyncio in True, False:
+            listening = listening_socket(address, 0, "--port")
+            at = listening.getsockname()[:2]
+            server = await loop.create_server(Served, sock=listening) if by_asyncio else by_acceptor(listening)
+            ended.clear()
+            _, writer = await asyncio.open_connection(*at)
+            await ended.wait()
+            writer.close()
+            server.close() if isinstance(server, asyncio.Server) else server.stop()
+    assert len(set_on) == 4
+    assert all(set_on)
+
+
 @pytest.mark.parametrize("written", ["::1", "[::1]"])
 async def test_bookie_serves_every_lane_on_an_ipv6_address(
     store: MetadataStore, tmp_path: Path, uri: str, written: str
