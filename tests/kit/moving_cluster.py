@@ -17,7 +17,7 @@ from bk_core.metadata.port import MetadataStore
 from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
 
-DOWN_S = 0.7
+DOWN_S = 0.3
 """How long a bookie is away, which is less than a writer's reconnect budget of two seconds."""
 
 

@@ -9,6 +9,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.kit.waiting import SHUTDOWN_POLL_S
+
 OWN_HEADERS = "x-amz-meta-"
 CODES = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 
@@ -26,7 +28,7 @@ class S3Endpoint:
         self._uploads = itertools.count()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.store = self
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 

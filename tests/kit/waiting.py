@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 
 POLL_S = 0.01
+SHUTDOWN_POLL_S = 0.01
+"""How often a server of the standard library looks whether it shall end: half a second, unless told."""
 
 
 def comes_true(condition: Callable[[], object], within_s: float = 20.0, poll_s: float = POLL_S) -> bool:

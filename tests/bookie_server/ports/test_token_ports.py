@@ -8,9 +8,11 @@ import contextlib
 import json
 import logging
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,7 +40,9 @@ from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.lane.reasons import Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
+from bookie_server.ports.access import tls as tls_module
 from bookie_server.ports.access.principal import Principal, Proof
+from bookie_server.ports.access.tokens import LEEWAY_S
 from bookie_server.ports.bookie_rpc import server as rpc_server
 from bookie_server.ports.bounds import clients as clients_module
 from bookie_server.ports.lane.direct import DirectServer
@@ -238,15 +242,20 @@ def test_a_token_that_everybody_may_read_is_warned_of_once(tmp_path: Path, caplo
 # --- until when ---
 
 
+def the_token_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookie's clock, by which it looks for tokens that have ended, goes on by the leeway."""
+    monkeypatch.setattr(tls_module, "time", SimpleNamespace(time=lambda: time.time() + LEEWAY_S))
+
+
 @on_each
 async def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_one(
     lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A token that has ended within the leeway is still taken, and its connection ends at the next look."""
-    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.05)
 
     async def story(world: TokenWorld) -> None:
-        token = world.token(life_s=10, age_s=10 + 28)
+        token = world.token(life_s=10, age_s=10 + 20)
         settings = {"tls_ca_path": str(world.world.server.ca), "token_path": str(token), "lanes": lane}
         config = ClientConfig(**settings)
         async with await connect(world.world.bookie._config.metadata_service_uri, config=config) as client:
@@ -254,8 +263,8 @@ async def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_
             await writer.append(b"first")
             first = world.principals()
             world.token(subject="renewed")
-            while world.principals() & first:
-                await asyncio.sleep(0.05)
+            the_token_ends(monkeypatch)
+            await eventually(lambda: not world.principals() & first)
             assert "ends: the token has expired" in caplog.text
             await writer.append(b"second")
             assert len(writer.metadata.fragments) == 1
@@ -277,14 +286,14 @@ async def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_
     lane: str, security: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First with a token, which then ends."""
-    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.05)
     (tmp_path / "grants").write_text("5a" * 32 + "\n")
     secure = {"security": "secure", "grant_keys_path": str(tmp_path / "grants")} if security == "secure" else {}
     sizes: dict[str, Any] = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
 
     async with token_bookie(tmp_path, **secure) as world:
         uri, store = world.world.bookie._config.metadata_service_uri, world.world._store
-        path = world.token(life_s=10, age_s=10 + 28)
+        path = world.token(life_s=10, age_s=10 + 20)
         store.write_roles(RolesTable().granted(Line("ingest", Role.ADMIN, scope_of("cluster"))), None)
         config = ClientConfig(
             tls_ca_path=str(world.world.server.ca),
@@ -299,9 +308,9 @@ async def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_
             await writer.write_lac()
             reader = await client.open_ledger(writer.ledger_id, recover=False)
             world.token(age_s=9000)
-            while world.principals():
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(0.5)  # until the client knows
+            the_token_ends(monkeypatch)
+            await eventually(lambda: not world.principals())
+            await asyncio.sleep(0.2)  # until the client knows
             calls: dict[str, Callable[[], Awaitable[object]]] = {
                 "append": lambda: writer.append(b"second"),
                 "append again": lambda: writer.append(b"third"),
@@ -347,7 +356,7 @@ async def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
     lane: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other key has the same name, as after a key was stolen and made anew."""
-    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.1)
+    monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.05)
     stolen, kept, anew = Signer("k2"), SIGNER, Signer("k2")
 
     async def story(world: TokenWorld) -> None:
@@ -361,8 +370,7 @@ async def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
             await theirs_opened.write(8, 0, [b"x"])
             before = {each for each in world.principals() if each.identity == "ingest"}
             keys_file(world.keys, kept, anew)
-            while any(each.identity == "thief" for each in world.principals()):
-                await asyncio.sleep(0.05)
+            await eventually(lambda: not any(each.identity == "thief" for each in world.principals()))
             assert "thief" in caplog.text
             assert "ends: the key of the token is no longer trusted" in caplog.text
             await asyncio.sleep(0.3)
@@ -401,7 +409,7 @@ async def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
 
 
 async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc_server, "HELLO_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(rpc_server, "HELLO_TIMEOUT_S", 0.2)
 
     async with token_bookie(tmp_path) as world:
         reader, writer = await _over_tls(world, world.world.bookie.port)
@@ -412,7 +420,7 @@ async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch
         reader, writer = await _over_tls(world, world.world.bookie.port)
         writer.write(_auth(world.token().read_bytes().strip()))
         assert (await _answer(reader)).status == int(Status.EOK)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.3)
         writer.write(_add(7))
         assert (await _answer(reader)).status == int(Status.EOK)
         writer.transport.abort()

@@ -26,6 +26,7 @@ from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
 from bk_core.pulsar.proto.message_pb2 import MessageMetadata
 from tests.kit import pulsar_entries as kit
+from tests.kit.memory_cluster import FAST
 from tests.kit.pulsar_world import PulsarWorld, plain, pulsar_world
 from tests.pulsar.test_topic import NAME, chunk, marker, txn
 
@@ -342,6 +343,7 @@ async def test_too_few_copies_are_a_problem_and_an_end_that_bookies_do_not_say_i
         written = await world.ledger(NAME, plain(b"b", b"c"), is_open=True)
         for bookie in (await world.bookkeeper.read_metadata(closed.ledger_id)).value.fragments[0].ensemble[:2]:
             world.cluster.kill(bookie)
+        world.bookkeeper = world.cluster.client(replace(FAST, lac_timeout_ms=200))
         assert await message(world, f"{closed.ledger_id}:0") == [
             "fine: a read shows it",
             "problem: 1 of 3 bookies have the entry, fewer than the ack quorum of 2",
