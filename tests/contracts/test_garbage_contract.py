@@ -41,7 +41,7 @@ class Place:
 
     def __init__(self, world: MetadataWorld) -> None:
         self.world = world
-        self.store = world.open(timeout_s=1.0, session_timeout_s=2.0)
+        self.store = world.open(timeout_s=world.brief_s, session_timeout_s=2.0)
         self.store.initialize_cluster()
         self.store.write_bookie_state(BOOKIE, STATE, None)
         for ledger_id in range(4):
@@ -313,7 +313,7 @@ def test_a_store_without_any_ledger_has_nothing_forgotten(place: Place) -> None:
         place.other.delete_ledger(ledger_id)
     with Collecting(place, interval_ms=100) as collecting:
         assert collecting.asked.wait(5)
-        time.sleep(0.5)
+        time.sleep(0.4)
         assert collecting.forgotten == []
         collecting.thread.hint((1, 3))
         until(lambda: collecting.forgotten == [1, 3])
@@ -337,7 +337,7 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
         collecting.thread.hint((2,))
         until(lambda: collecting.thread._collector.candidates > 0)
         place.world.suspend(place.store)
-        time.sleep(1.5)
+        time.sleep(0.5 + place.world.brief_s)  # more than the grace and the time of a call
         assert collecting.forgotten == []
         place.world.resume(place.store)
         until(lambda: collecting.forgotten == [2], within_s=20)
@@ -345,16 +345,16 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
 
 @pytest.mark.rule("S9", "M2")
 def test_a_session_lost_in_the_grace_begins_it_again(place: Place) -> None:
-    with Collecting(place, grace_ms=1500) as collecting:
+    with Collecting(place, grace_ms=800) as collecting:
         place.other.delete_ledger(2)
         collecting.thread.hint((2,))
         collector = collecting.thread._collector
         until(lambda: any(batch.session is not None for batch in collector._looks.values()))
         began = time.monotonic()
-        time.sleep(1.0)
+        time.sleep(0.5)
         place.world.expire(place.store)
         until(lambda: collecting.forgotten == [2])
-        assert time.monotonic() - began > 2.0
+        assert time.monotonic() - began > 1.2
 
 
 # --- a bookie ---
@@ -460,7 +460,7 @@ def test_a_bookie_believes_no_hint(metadata_world: MetadataWorld, tmp_path: Path
         kept = await written(client)
         for _ in range(3):
             await lane.link.delete_hint([kept, 10**6, -1], deadline_s=5)
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.2)
         await still_there(client, kept)
 
     with_a_bookie(metadata_world, tmp_path, story, gc_grace_s=0.05, gc_interval_s=3600)
@@ -482,7 +482,7 @@ def test_a_copy_that_was_moved_goes_once_it_is_sealed_and_serves_until_then(
         async with asyncio.timeout(10):
             while (answer := await lane.read(found[0], 0, 2))[0]:
                 await lane.link.delete_hint(found, deadline_s=5)
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.1)
         assert {gap.reason for gap in answer[1].unknown} == {Reason.COPY_DROPPED}, "it denies nothing"
         await still_there(client, found[1])
 

@@ -19,6 +19,7 @@ from bk_core.errors import (
 )
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
+from bk_core.metadata.tree.cluster import bookies
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo, Endpoint, Versioned
 from tests.kit.metadata_worlds import MetadataWorld, lose_write_number, tree_of
 from tests.kit.waiting import until
@@ -170,7 +171,9 @@ def test_live_bookie_of_another_incarnation_keeps_its_id(metadata_world: Metadat
     store.register_bookie(info("i1"))
     for read_only in (False, True):
         with pytest.raises(BookieIdentityError, match="b1:3181"):
-            metadata_world.open(session_timeout_s=1).register_bookie(info("i2"), read_only=read_only)
+            metadata_world.open(session_timeout_s=metadata_world.brief_s).register_bookie(
+                info("i2"), read_only=read_only
+            )
     assert (store.writable_bookies(), store.read_only_bookies()) == ({BOOKIE: info("i1")}, {})
 
 
@@ -184,13 +187,13 @@ def test_copy_of_a_live_bookies_directory_is_not_taken_for_its_restart(
     store.register_bookie(original)
     for imposter in (copy, info("i1")):
         with pytest.raises(BookieIdentityError, match="b1:3181"):
-            metadata_world.open(session_timeout_s=1).register_bookie(imposter)
+            metadata_world.open(session_timeout_s=metadata_world.brief_s).register_bookie(imposter)
     assert store.writable_bookies() == {BOOKIE: original}
 
 
 @pytest.mark.rule("M3")
 def test_dead_bookie_of_another_incarnation_is_waited_for(metadata_world: MetadataWorld, store: MetadataStore) -> None:
-    dead = metadata_world.open(session_timeout_s=1)
+    dead = metadata_world.open(session_timeout_s=metadata_world.brief_s)
     dead.register_bookie(info("i1"))
     metadata_world.abandon(dead)
     metadata_world.open(session_timeout_s=6).register_bookie(info("i2"))
@@ -203,7 +206,7 @@ def test_bookies_without_an_incarnation_are_never_taken_for_one_another(
     anonymous = BookieServiceInfo(BOOKIE)
     store.register_bookie(anonymous)
     with pytest.raises(BookieIdentityError):
-        metadata_world.open(session_timeout_s=1).register_bookie(anonymous)
+        metadata_world.open(session_timeout_s=metadata_world.brief_s).register_bookie(anonymous)
 
 
 @pytest.mark.rule("M3")
@@ -241,8 +244,9 @@ def test_session_lost_while_registering_does_not_leave_the_bookie_out(
 @pytest.mark.rule("M3")
 @pytest.mark.parametrize("why", [MetadataUnavailableError("made to fail"), RuntimeError("made to fail")])
 def test_bookie_that_could_not_register_again_tries_until_it_can(
-    metadata_world: MetadataWorld, store: MetadataStore, why: Exception
+    metadata_world: MetadataWorld, store: MetadataStore, why: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bookies, "_RETRY_S", 0.1)
     bookie = metadata_world.open()
     bookie.register_bookie(info())
     tree, failures = tree_of(bookie), [why] * 2

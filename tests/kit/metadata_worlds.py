@@ -28,6 +28,8 @@ class MetadataWorld(Protocol):
     """The calls that a contract test may use; ``path`` in :meth:`raw` is below the ledgers root."""
 
     root: str
+    brief_s: float
+    """The shortest time, of a call or of a session, that is enough for a service that answers."""
 
     def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore: ...
     def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None: ...
@@ -43,6 +45,8 @@ class MetadataWorld(Protocol):
 
 class MemoryWorld:
     """A cluster in this process. An abandoned session ends only when the test ends it."""
+
+    brief_s = 0.25
 
     def __init__(self) -> None:
         self.root = ROOT
@@ -80,6 +84,8 @@ class MemoryWorld:
 
 class ZooKeeperWorld:
     """A cluster on a real ZooKeeper. Each client reaches the server through a proxy of its own."""
+
+    brief_s = 1.0
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)

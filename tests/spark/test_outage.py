@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ from bk_core.metadata.port import MetadataStore
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from bk_spark.source import BookKeeperDataSource
+from bk_spark.stream import stream_reader
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.stream_writer import StreamWriter
+from bk_spark.stream.watch import WatchTimes
 from bk_spark.workers import clients
 from bk_spark.write import commit
 from bk_spark.write.log_writer import LogWriter
@@ -40,6 +43,7 @@ CALL_S, AWAY_S = 0.05, 0.3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "AGAIN_S", 0.01)
+    monkeypatch.setattr(stream_reader, "WatchTimes", partial(WatchTimes, retry_s=0.01))
 
 
 @pytest.fixture

@@ -39,6 +39,9 @@ INDEXES_KEPT = 64
 """The maximum number of copies whose indexes are cached, so that the next range of the same ledger needs no request for
 them."""
 
+MARGIN_S = 1.0
+"""The number of seconds that a step may take beyond the timeout of its storage, whose own error says more."""
+
 _Step: TypeAlias = "EntryBatch | Future[Any] | partial[Any]"
 _Steps: TypeAlias = Generator[_Step, Any, None]
 
@@ -113,7 +116,7 @@ class OffloadedReads:
             elif isinstance(step, partial):
                 await said.note_async(asyncio.to_thread(step))
             else:
-                await said.note_async(asyncio.wait_for(asyncio.wrap_future(step), self._how.timeout_s + 1))
+                await said.note_async(asyncio.wait_for(asyncio.wrap_future(step), self._how.timeout_s + MARGIN_S))
 
     def batches(self, wanted: CopiedRange) -> Iterator[EntryBatch]:
         """Yield the same entries as :meth:`read`, on a thread that may block."""
@@ -124,7 +127,7 @@ class OffloadedReads:
             elif isinstance(step, partial):
                 said.note(step)
             else:
-                said.note(partial(step.result, self._how.timeout_s + 1))
+                said.note(partial(step.result, self._how.timeout_s + MARGIN_S))
 
     def _steps(self, wanted: CopiedRange) -> _Steps:
         """Yield the batches of a range and, between them, the steps that the caller must do: wait for a future, or call

@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from bookie_server.admin import health
 from bookie_server.admin.bookie_metrics import METRICS, REQUESTS
 from bookie_server.admin.endpoints import MAY_WRITE, _shown
 from bookie_server.admin.health import BEAT_S, READ_ONLY_S, STALLED_S, BookieHealth, Pulse
+from bookie_server.autorecovery import settings
+from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
 from tests.kit.lanes import Lane, Listener, bookie_config
@@ -91,7 +94,10 @@ async def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: P
 
 
 @pytest.mark.rule("M6")
-async def test_metrics_count_the_nodes_that_cannot_be_read(store: MetadataStore, tmp_path: Path, uri: str) -> None:
+async def test_metrics_count_the_nodes_that_cannot_be_read(
+    store: MetadataStore, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "AutoRecoveryConfig", partial(AutoRecoveryConfig, poll_s=0.05))
     port = free_port()
     bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, auto_recovery=True))
     assert (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") == 0
@@ -99,7 +105,7 @@ async def test_metrics_count_the_nodes_that_cannot_be_read(store: MetadataStore,
     tree_of(store).set(f"/ledgers/underreplication/ledgers{mark_path(5)}", b"garbage", -1)
     async with asyncio.timeout(20):
         while (await scraped(port))["bookie_metadata_unreadable_nodes"].value(kind="under-replication mark") != 1:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
     await bookie.stop()
 
 

@@ -84,11 +84,11 @@ async def test_ledgers_of_a_lost_bookie_are_whole_again_on_others() -> None:
 async def test_bookie_that_comes_back_in_time_keeps_its_ledgers() -> None:
     async with memory_cluster(5) as cluster:
         ledger_id, ensemble = await a_ledger(cluster)
-        async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=0.5, poll_s=0.02)) as running:
+        async with recovering(cluster, AutoRecoveryConfig(lost_bookie_delay_s=0.3, poll_s=0.02)) as running:
             cluster.store.unregister_bookie(ensemble[0])
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
             cluster.register(ensemble[0])
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.4)
             assert running.auditor.marked == 0
         assert members(cluster, ledger_id) == ensemble
 
@@ -168,9 +168,9 @@ async def test_repairs_follow_each_other_and_a_writer_that_is_waited_for_holds_u
         cluster.kill("b0")
         for ledger_id in (*open_ones, *closed):
             cluster.store.mark_underreplicated(ledger_id, ("b0",))
-        slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=1.0, repairs_max=1, open_ledger_grace_s=600)
+        slow = AutoRecoveryConfig(lost_bookie_delay_s=0, poll_s=0.5, repairs_max=1, open_ledger_grace_s=600)
         async with recovering(cluster, slow):
-            await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 4)
+            await eventually(lambda: all("b0" not in members(cluster, i) for i in closed), 2)
 
 
 async def test_a_lock_that_is_taken_while_the_workers_stop_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +283,9 @@ async def test_bookie_that_is_told_to_takes_part_in_recovery_and_upkeep(tmp_path
 
 
 async def test_budget_bounds_the_bytes_of_all_repairs() -> None:
-    budget, began = ByteRate(1_000_000), time.monotonic()
+    budget, began = ByteRate(2_000_000), time.monotonic()
     await asyncio.gather(*(budget.spend(250_000) for _ in range(6)))
-    assert 0.9 <= time.monotonic() - began < 3  # half a second was saved up
+    assert 0.2 <= time.monotonic() - began < 3  # half a second was saved up
     await ByteRate(0).spend(1 << 40)
 
 

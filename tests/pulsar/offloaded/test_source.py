@@ -185,7 +185,8 @@ def test_failures_that_pass_are_tried_again_and_others_are_not(folder: Path, mon
     assert len(calls) <= 2
 
 
-async def test_storage_that_does_not_answer_ends_the_read(folder: Path) -> None:
+async def test_storage_that_does_not_answer_ends_the_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MARGIN_S", 0.1)
     free = threading.Event()
 
     def fail(_: str) -> None:
@@ -215,6 +216,7 @@ async def test_storage_that_is_slow_to_load_does_not_stop_the_loop(
         return made(copy, how)
 
     monkeypatch.setattr(storage, "_place", slow)
+    monkeypatch.setattr(source, "MARGIN_S", 0.1)
     reads = OffloadedReads(OffloadStorage(uri=folder.as_uri(), timeout_s=0.05))
     try:
         with pytest.raises(OffloadUnavailableError, match="no answer within"):

@@ -15,7 +15,7 @@ from bk_spark.stream.watch import Board, Watch, WatchTimes
 from tests.kit.waiting import comes_true
 
 A, B = LogSource("a"), LogSource("b")
-QUICK = WatchTimes(first_look_s=10.0, idle_s=1.0, retry_s=0.01, give_up_s=2.0)
+QUICK = WatchTimes(first_look_s=10.0, idle_s=0.5, retry_s=0.01, give_up_s=1.0)
 
 
 class Notes:
@@ -143,7 +143,7 @@ def test_final_trouble_is_told_at_once_and_the_next_call_looks_anew() -> None:
 
 
 def test_a_source_that_never_answers_is_an_error_after_the_deadline() -> None:
-    notes = Notes(A, look_s=1.0)
+    notes = Notes(A, look_s=0.4)
     watch = Watch(notes.begin, WatchTimes(first_look_s=0.05, idle_s=0.1))
     with pytest.raises(MetadataUnavailableError, match="metadataServiceUri"):
         watch.seen()

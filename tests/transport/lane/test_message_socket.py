@@ -192,17 +192,17 @@ async def test_the_packets_of_a_long_message_do_not_wake_the_receiver_one_by_one
 
 
 async def test_a_long_message_may_come_slowly_but_may_not_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.25)
 
     with over_tcp() as (bare, end, _):
-        await trickle(bare, struct.pack("<II", 100_000, 0) + bytes(12 * PACKET), 0.1)
+        await trickle(bare, struct.pack("<II", 100_000, 0) + bytes(12 * PACKET), 0.07)
         assert not end.told, "three times the timeout, and never as much as would wake it"
         await eventually(lambda: LATE in end.told)
         assert end.told == [LATE]
 
 
 async def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
 
     with pair() as (here, there):
         there.socket.read(True)
@@ -210,9 +210,9 @@ async def test_who_does_not_read_waits_for_no_message(monkeypatch: pytest.Monkey
         await asyncio.sleep(0.05)
         there.socket.read(False)
         assert there.socket.waiting_since == math.inf
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.4)
         there.socket.read(True)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         assert not there.told, "it could not go on meanwhile"
         await eventually(lambda: LATE in there.told)
 

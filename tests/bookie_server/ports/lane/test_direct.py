@@ -145,15 +145,15 @@ async def test_a_message_that_is_no_message_ends_the_connection(tmp_path: Path, 
 async def test_a_message_that_does_not_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str, sent: int
 ) -> None:
-    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
 
     async with running(tmp_path) as bookie, direct(bookie, stream) as client, direct(bookie, stream) as idle:
         await greet(client, bookie)
         await greet(idle, bookie)
         client.writer.write(struct.pack("<II", 0, 50_000)[:sent] + bytes(max(0, sent - 8)))
-        assert not await client.is_over(0.15)
+        assert not await client.is_over(0.1)
         assert await client.is_over(5)
-        assert not await idle.is_over(0.5), "a client that has nothing to say may be silent"
+        assert not await idle.is_over(0.25), "a client that has nothing to say may be silent"
 
 
 async def test_a_message_that_comes_slowly_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ async def many_entries(bookie: Bookie, ledger_id: int, count: int, size: int) ->
 
 
 async def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Path) -> None:
-    async with running(tmp_path, read_stall_s=0.5, reads_active_max=4) as bookie:
+    async with running(tmp_path, read_stall_s=0.3, reads_active_max=4) as bookie:
         await many_entries(bookie, 7, 40, MIB)
         ask = lane_pb2.ReadRequest(id=1, ledger_id=7, first_entry_id=0, last_entry_id=39, bytes_max=64 * MIB)
         lazy = []
@@ -270,7 +270,7 @@ async def test_a_stream_that_is_paused_is_not_read(tmp_path: Path) -> None:
         for _ in range(40):
             client.send(frames=bytes(MIB))
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
+            async with asyncio.timeout(0.2):
                 await client.writer.drain()
         stream.deliver(ResumeStream(stream.stream))
         await client.is_over(5)  # the bookie reads the frames now, and answers
