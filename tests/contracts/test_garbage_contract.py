@@ -337,7 +337,7 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
         collecting.thread.hint((2,))
         until(lambda: collecting.thread._collector.candidates > 0)
         place.world.suspend(place.store)
-        time.sleep(0.5 + place.world.brief_s)  # more than the grace and the time of a call
+        time.sleep(0.8 + 4 * place.world.brief_s)  # two looks that fail, each behind its grace, and comparisons
         assert collecting.forgotten == []
         place.world.resume(place.store)
         until(lambda: collecting.forgotten == [2], within_s=20)

@@ -46,7 +46,7 @@ class MetadataWorld(Protocol):
 class MemoryWorld:
     """A cluster in this process. An abandoned session ends only when the test ends it."""
 
-    brief_s = 0.25
+    brief_s = 0.1
 
     def __init__(self) -> None:
         self.root = ROOT

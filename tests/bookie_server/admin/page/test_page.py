@@ -359,7 +359,7 @@ def test_many_who_watch_cost_the_store_what_one_does_and_nobody_costs_nothing(
     for each in askers:
         each.join()
     assert 1 <= len(looks) <= 3
-    time.sleep(0.8)
+    time.sleep(0.5)
     rested = len(looks)
     time.sleep(0.4)
     assert len(looks) == rested, "nobody watches any more"
