@@ -31,7 +31,8 @@ class MovingCluster:
     async def start(self, bookie_id: str, **changes: Any) -> None:
         names = ("port", "direct_port", "grpc_port")
         ports = dict(zip(names, free_ports(len(names)), strict=True))  # outside the range of clients, so usable again
-        config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **{**ports, **changes})
+        settings = {"admin_port": 0, **ports, **changes}  # by default it is at a distance from a port: perhaps in use
+        config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **settings)
         self.bookies[bookie_id] = await Bookie.start(config)
 
     async def stop(self, bookie_id: str) -> None:
