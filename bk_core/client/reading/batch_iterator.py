@@ -4,23 +4,37 @@
 A cancelled coroutine ends. So an async generator whose ``__anext__`` was cancelled has ended, and its next call looks
 like the end of the data. Here each step of the source is a separate task. If the caller is cancelled while it waits,
 the task continues, and the next call returns its result. So no item is lost, no item comes twice, and the work ends
-only with :meth:`aclose` or when the iterator is dropped. A step costs one task for each batch. The end of the data
-costs one more task, except in a read of one entry.
+only with :meth:`aclose` or when the iterator is dropped. A step costs one task for each batch, and the end of the data
+one more. A read of one entry needs no task (:mod:`bk_core.client.reading.lone_read`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from bk_core.client.running.fork import ForkGuard
-from bk_core.errors import ClientClosedError, InvalidArgumentError, LocalProtocolError, Outcome
+from bk_core.errors import ClientClosedError, InvalidArgumentError, Outcome
 
 T = TypeVar("T")
+Item = TypeVar("Item", covariant=True)
 D = TypeVar("D")
+
+
+class OnlyItem(Protocol[Item]):
+    """A read of one item in callbacks."""
+
+    async def result(self) -> Item | None:
+        """Wait for the item. Return None if the read gives none. After a cancelled call the next one waits for the same
+        item."""
+        ...
+
+    def cancel(self) -> None:
+        """End the read. A call that waits returns None."""
+        ...
 
 
 class BatchIterator(AsyncIterator[T], Generic[T]):
@@ -32,14 +46,19 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
     InvalidArgumentError. Close the iterator unless you read to its end. An iterator that is dropped closes itself, on
     whichever thread this happens.
 
-    ``has_one`` says that ``source`` has at most one item. Then the step that gets the item runs the source to its end.
+    ``first`` begins the read of the only item, which may succeed without ``source``. It runs at the first call. If it
+    gives nothing, ``source`` gives all items.
     """
 
     _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
     """The step in progress, or a finished step whose result no call has taken yet."""
 
-    def __init__(self, source: AsyncGenerator[T, None], *, has_one: bool = False) -> None:
-        self._source, self._has_one, self._guard = source, has_one, ForkGuard()
+    def __init__(
+        self, source: AsyncGenerator[T, None], *, first: Callable[[], OnlyItem[T] | None] | None = None
+    ) -> None:
+        self._source, self._first, self._guard = source, first, ForkGuard()
+        self._only: OnlyItem[T] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_awaited = False
         self._ended: Exception | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -60,10 +79,15 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
             )
         if self._ended is not None:
             raise self._ended
-        if self._step is None:
-            self._step = asyncio.get_running_loop().create_task(_advance(self._source, self._has_one))
-        step, self._is_awaited = self._step, True
+        self._is_awaited = True
         try:
+            if self._first is not None or self._only is not None:
+                only = await self._only_item()
+                if only is not None:
+                    return only
+            if self._step is None:
+                self._step = asyncio.get_running_loop().create_task(_advance(self._source))
+            step = self._step
             if not step.done():
                 await _done(step)
         finally:
@@ -74,9 +98,29 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         item, error = step.result()
         if error is not None:
             self._ended = self._ended or error
-        if item is None:
-            assert error is not None
             raise error
+        assert item is not None
+        return item
+
+    async def _only_item(self) -> T | None:
+        """Return the only item, with which the iterator ends, or None if ``source`` must give it."""
+        if self._only is None:
+            assert self._first is not None
+            begin, self._first = self._first, None
+            try:
+                self._only = begin()
+            except Exception as error:
+                self._ended = error
+                raise
+            if self._only is None:
+                return None
+            self._loop = asyncio.get_running_loop()
+        item = await self._only.result()
+        if self._closing is not None:
+            raise ClientClosedError("this iterator was closed while it was waiting", outcome=Outcome.NOT_APPLIED)
+        self._only = None
+        if item is not None:
+            self._ended = StopAsyncIteration()
         return item
 
     async def aclose(self) -> None:
@@ -87,6 +131,8 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         if self._closing is None:
             self._ended = StopAsyncIteration()
             self._closing = asyncio.get_running_loop().create_task(_end(self._step, self._source))
+            if self._only is not None:
+                self._only.cancel()
         await asyncio.shield(self._closing)
 
     async def __aenter__(self) -> BatchIterator[T]:
@@ -98,6 +144,9 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         await self.aclose()
 
     def __del__(self) -> None:
+        if self._only is not None and self._loop is not None and not self._guard.forked:
+            with suppress(RuntimeError):  # the loop has ended, and the read with it
+                self._loop.call_soon_threadsafe(self._only.cancel)
         step = self._step
         if step is not None and not step.done() and not self._guard.forked:
             with suppress(RuntimeError):  # the loop has ended, and the step with it
@@ -126,18 +175,13 @@ class KeptItems(Generic[T]):
             return self._item  # type: ignore[return-value]  # set by this call or the one before
 
 
-async def _advance(source: AsyncGenerator[T, None], has_one: bool) -> tuple[T | None, Exception | None]:
-    """Return the next item, and the exception that ended the source; at least one of them is not None. The task holds
-    no reference to the iterator, so a dropped iterator can end the task."""
-    item: T | None = None
+async def _advance(source: AsyncGenerator[T, None]) -> tuple[T | None, Exception | None]:
+    """Return the next item, or the exception that ended the source. The task holds no reference to the iterator, so a
+    dropped iterator can end the task."""
     try:
-        item = await anext(source)
-        if has_one:
-            await anext(source)
-            raise LocalProtocolError("a source of one item has another one")
+        return await anext(source), None
     except Exception as error:  # StopAsyncIteration too
-        return item, error
-    return item, None
+        return None, error
 
 
 async def _done(step: asyncio.Task[tuple[T | None, Exception | None]]) -> None:

@@ -19,7 +19,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.verified import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError
-from bk_core.model import BookieId, EntryId, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.observe.traces import spans
 from bk_core.transport.port import ReadPart, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
@@ -29,39 +29,119 @@ RUN_IDS = 1024
 frames that it has just read."""
 
 
-async def lone_read(
-    transport: Transport,
-    metadata: LedgerMetadata,
-    digester: Digester,
-    entry_id: EntryId,
-    *,
-    config: ClientConfig,
-    prefer: int,
-    slow: Quarantine,
-    observer: Observer,
-) -> EntryBatch | None:
-    """Read one entry and return it verified. Return None if the caller must read it as a range instead. Raises only
-    CancelledError."""
-    if spans() is not None:
-        return None  # only the driver of the machine makes spans
-    began, bookie = monotonic(), _bookie_for(metadata, entry_id, prefer, slow)
-    frames = await _asked(transport, bookie, digester.ledger_id, entry_id, config)
-    if isinstance(frames, memoryview):
+class LoneRead:
+    """A read of one entry by one request, in callbacks: it needs no task, so a cancelled caller does not end it.
+
+    - ``_read`` is the request, and ``_parts`` has the frames of its answer that have come.
+    - ``_end`` is the last answer, or the error of a request that could not be sent.
+    - ``_is_over`` says that ``_end`` has come or the read was cancelled.
+    - ``_waiter`` is the future of the caller that waits.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        metadata: LedgerMetadata,
+        digester: Digester,
+        entry_id: EntryId,
+        *,
+        config: ClientConfig,
+        prefer: int,
+        slow: Quarantine,
+        observer: Observer,
+    ) -> None:
+        self._transport, self._metadata, self._digester, self._entry_id = transport, metadata, digester, entry_id
+        self._config, self._prefer, self._slow, self._observer = config, prefer, slow, observer
+        self._bookie: BookieId = ""
+        self._began = 0.0
+        self._read: ToldRead | None = None
+        self._parts: list[memoryview] = []
+        self._end: ReadTrailer | BookKeeperError | None = None
+        self._is_over = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def result(self) -> EntryBatch | None:
+        """Return the entry verified, or None if the caller must read it as a range instead. The first call sends the
+        request. If a call is cancelled, the next one waits for the same answer. Only one call may wait at a time.
+        Raises only CancelledError."""
+        if self._read is None and not self._is_over and not self._asks():
+            return None
+        if not self._is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._verified()
+
+    def cancel(self) -> None:
+        """End the request, which has no effect once it has ended. A call that waits returns None."""
+        if self._read is not None:
+            self._read.cancel()
+        self._finish()
+
+    def _asks(self) -> bool:
+        """Send the request. Return False if this entry cannot be read in this way: spans need the machine, and a link
+        without :class:`ToldRead` sends nothing before its first item is asked for."""
+        if spans() is not None:
+            return False
+        self._began = monotonic()
+        self._bookie = _bookie_for(self._metadata, self._entry_id, self._prefer, self._slow)
+        deadline_ms = min(self._config.speculative_read_ms, self._config.read_timeout_ms)
         try:
-            batches = verified_batches(frames, digester, always=digester.digest_type.needs_key)
-        except IntegrityError as error:
-            frames = error
-    if isinstance(frames, BookKeeperError):
-        slow.note([bookie], config.quarantine_ms / 1000)
-    if not isinstance(frames, memoryview) or len(batches) != 1:
-        return None
-    (batch,) = batches
-    if len(batch) != 1 or batch.first_entry_id != entry_id:
-        return None
-    began_to_come(observer, digester.ledger_id, entry_id, entry_id, monotonic() - began)
-    observer.counts.read_entries += 1
-    observer.counts.read_bytes += batch.payload.nbytes
-    return batch if batch.ids is None else EntryBatch.merge_by_id([batch])  # a cut of a striped frame lists its id
+            read = self._transport.link(self._bookie).read(
+                self._digester.ledger_id,
+                self._entry_id,
+                self._entry_id,
+                bytes_max=self._config.read_bytes_max,
+                deadline_s=deadline_ms / 1000,
+            )
+        except BookKeeperError as error:
+            self._end, self._is_over = error, True
+            return True
+        if not isinstance(read, ToldRead):
+            return False
+        self._read = read
+        read.tell(self._told)
+        return True
+
+    def _told(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
+        if isinstance(answer, ReadPart):
+            self._parts.append(answer.frames)
+        elif not self._is_over:
+            self._end = answer
+            self._finish()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _verified(self) -> EntryBatch | None:
+        """Return the entry of the answer, or None if the answer is not exactly this entry."""
+        end, error = self._end, None
+        batches: list[EntryBatch] = []
+        if isinstance(end, BookKeeperError):
+            error = end
+        elif end is not None and self._is_whole(end):
+            try:
+                always = self._digester.digest_type.needs_key
+                batches = verified_batches(self._parts[0], self._digester, always=always)
+            except IntegrityError as found:
+                error = found
+        if error is not None:
+            self._slow.note([self._bookie], self._config.quarantine_ms / 1000)
+        if len(batches) != 1:
+            return None
+        (batch,) = batches
+        if len(batch) != 1 or batch.first_entry_id != self._entry_id:
+            return None
+        took_s = monotonic() - self._began
+        began_to_come(self._observer, self._digester.ledger_id, self._entry_id, self._entry_id, took_s)
+        self._observer.counts.read_entries += 1
+        self._observer.counts.read_bytes += batch.payload.nbytes
+        return batch if batch.ids is None else EntryBatch.merge_by_id([batch])  # a cut of a striped frame lists its id
+
+    def _is_whole(self, end: ReadTrailer) -> bool:
+        parts, entry_id = self._parts, self._entry_id
+        return len(parts) == 1 and end.answered_through == entry_id and not (end.absent or end.unknown)
 
 
 def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: Quarantine) -> BookieId:
@@ -72,37 +152,3 @@ def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: 
     ensemble, avoided = metadata.fragment_of(entry_id).ensemble, slow.now()
     members = [ensemble[(first + (turn + k) % quorum) % size] for k in range(quorum if avoided else 1)]
     return next((member for member in members if member not in avoided), members[0])
-
-
-async def _asked(
-    transport: Transport, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId, config: ClientConfig
-) -> memoryview | BookKeeperError | None:
-    """Read the entry from the bookie. Return the frames of the answer, or the error that ended it. Return None if the
-    answer is not exactly this entry, or if the link does not return a :class:`ToldRead`."""
-    deadline_ms = min(config.speculative_read_ms, config.read_timeout_ms)
-    try:
-        read = transport.link(bookie).read(
-            ledger_id, entry_id, entry_id, bytes_max=config.read_bytes_max, deadline_s=deadline_ms / 1000
-        )
-    except BookKeeperError as error:
-        return error
-    if not isinstance(read, ToldRead):
-        return None  # such an iterator sends nothing before its first item is asked for
-    parts: list[memoryview] = []
-    ended: asyncio.Future[ReadTrailer | BookKeeperError] = asyncio.get_running_loop().create_future()
-
-    def told(answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
-        if isinstance(answer, ReadPart):
-            parts.append(answer.frames)
-        elif not ended.done():
-            ended.set_result(answer)
-
-    read.tell(told)
-    try:
-        end = await ended
-    finally:
-        read.cancel()  # does nothing if the read has ended
-    if isinstance(end, BookKeeperError):
-        return end
-    is_whole = len(parts) == 1 and end.answered_through == entry_id and not (end.absent or end.unknown)
-    return parts[0] if is_whole else None

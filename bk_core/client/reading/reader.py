@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.reading.batch_iterator import BatchIterator
-from bk_core.client.reading.lone_read import lone_read
+from bk_core.client.reading.lone_read import LoneRead
 from bk_core.client.reading.quorum_end import QuorumEndDriver
 from bk_core.client.reading.quorum_lac import LacFollower
 from bk_core.client.reading.ranges import Quarantine, read_range
@@ -106,12 +107,32 @@ class LedgerReader:
         lost entry, which is never skipped, and EntryUnreadableError if no replica gives an entry now. NoSuchEntryError
         for an entry above the LAC says only that the entry is not there yet.
         """
-        return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed), has_one=first == last)
+        if first != last:
+            return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
+        return BatchIterator(
+            self._reading_range(first, last), first=partial(self._lone, first, last, unconfirmed=unconfirmed)
+        )
 
     async def reading(
         self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
     ) -> AsyncGenerator[EntryBatch, None]:
         """Read the same as :meth:`read`, for generators of this package. A cancelled step ends this generator."""
+        lone = self._lone(first, last, unconfirmed=unconfirmed)
+        if lone is not None:
+            try:
+                batch = await lone.result()
+            finally:
+                lone.cancel()
+            if batch is not None:
+                yield batch
+                return
+        async with aclosing(self._reading_range(first, last)) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _lone(self, first: EntryId, last: EntryId, *, unconfirmed: bool) -> LoneRead | None:
+        """Return the read of one entry, or None for a range of several entries. Raises the errors of :meth:`read` for
+        entries that cannot be read."""
         self._guard.check("this ledger")
         self._follower.check_running()
         readable = self.last_add_confirmed if self.is_closed else max(self.last_add_confirmed, self._quorum_end)
@@ -121,9 +142,21 @@ class LedgerReader:
                 value=f"readable: 0 to {readable}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
-        if first == last and (lone := await self._lone(first)) is not None:
-            yield lone
-            return
+        if first != last:
+            return None
+        return LoneRead(
+            self._transport,
+            self.metadata,
+            self._digester,
+            first,
+            config=self._config,
+            prefer=self._prefer,
+            slow=self._slow,
+            observer=self._observer,
+        )
+
+    async def _reading_range(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+        """Read the entries with the machine. If they cannot be read, read the record again and try once more."""
         position = first
         try:
             async with aclosing(self._range(first, last)) as batches:
@@ -153,18 +186,6 @@ class LedgerReader:
         """Read parts of readable entries, from the bookies that the known record names. Raises EntryUnreadableError
         also for an entry whose parts cannot be verified; :meth:`read` may still return this entry whole."""
         return self._range(first, last, parts)
-
-    async def _lone(self, entry_id: EntryId) -> EntryBatch | None:
-        return await lone_read(
-            self._transport,
-            self.metadata,
-            self._digester,
-            entry_id,
-            config=self._config,
-            prefer=self._prefer,
-            slow=self._slow,
-            observer=self._observer,
-        )
 
     def _range(self, first: EntryId, last: EntryId, parts: Parts | None = None) -> AsyncGenerator[EntryBatch, None]:
         return read_range(

@@ -176,33 +176,6 @@ async def test_closing_ends_the_step_that_is_under_way(is_waiting: bool) -> None
     assert await anext(iterator, "the end") == "the end"
 
 
-async def test_a_source_of_one_item_has_ended_once_its_item_is_here() -> None:
-    steps = list[str]()
-
-    async def one() -> AsyncGenerator[int, None]:
-        yield 7
-        await asyncio.sleep(0)
-        steps.append("ended")
-
-    iterator = BatchIterator(one(), has_one=True)
-    assert await anext(iterator) == 7
-    assert steps == ["ended"]
-    with pytest.raises(StopAsyncIteration):
-        iterator.__anext__().send(None)  # without waiting
-
-
-async def test_an_error_behind_the_item_of_a_source_of_one_comes_after_the_item() -> None:
-    async def one() -> AsyncGenerator[int, None]:
-        yield 7
-        raise EntryUnreadableError("entry 8 cannot be read")
-
-    iterator = BatchIterator(one(), has_one=True)
-    assert await anext(iterator) == 7
-    for _ in range(2):
-        with pytest.raises(EntryUnreadableError, match="entry 8"):
-            await anext(iterator)
-
-
 async def test_closing_between_two_steps_ends_the_source() -> None:
     ticks = Ticks()
     async with BatchIterator(ticks()) as iterator:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,9 +15,11 @@ from typing import Any
 import pytest
 
 from bk_core.client import BookKeeper
+from bk_core.client.reading.batch_iterator import BatchIterator
 from bk_core.client.reading.lone_read import RUN_IDS
 from bk_core.client.reading.reader import LedgerReader
-from bk_core.errors import NoSuchEntryError, TransportError
+from bk_core.entries.batch import EntryBatch
+from bk_core.errors import ClientClosedError, InvalidArgumentError, NoSuchEntryError, TransportError
 from bk_core.model import DigestType
 from bk_core.transport.port import ReadPart
 from bk_core.wire.lane.evidence import ReadTrailer
@@ -207,3 +211,92 @@ async def test_single_entries_are_counted() -> None:
         assert counts.read_entries - before.read_entries == 1
         assert counts.read_bytes - before.read_bytes == 1
         assert sum(counts.read_seconds.counts) - sum(before.read_seconds.counts) == 1
+
+
+class Held:
+    """Answers that wait for :meth:`asyncio.Event.set` of ``go``. ``ended`` is set when the read was cancelled."""
+
+    def __init__(self) -> None:
+        self.go, self.ended = asyncio.Event(), threading.Event()
+
+    async def __call__(self, answers: Answers) -> Answers:
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.ended.set()
+            raise
+        async for answer in answers:
+            yield answer
+
+
+@asynccontextmanager
+async def held() -> AsyncIterator[tuple[BatchIterator[EntryBatch], Watched, Held]]:
+    """A read of one entry whose answer waits."""
+    async with opened() as (cluster, reader, watched):
+        answer = Held()
+        watched.change = dict.fromkeys(cluster.network.bookies, answer)
+        yield reader.read(3, 3), watched, answer
+
+
+async def cancelled_call(iterator: BatchIterator[EntryBatch]) -> None:
+    call = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_cancelled_call_loses_nothing_and_the_next_call_returns_the_entry_of_the_same_request() -> None:
+    async with held() as (iterator, watched, answer):
+        await cancelled_call(iterator)
+        await cancelled_call(iterator)
+        assert not answer.ended.is_set()
+        answer.go.set()
+        assert (await anext(iterator)).to_list() == [b"3"]
+        assert len(watched.asked) == 1
+        with pytest.raises(StopAsyncIteration):
+            iterator.__anext__().send(None)  # without waiting
+
+
+async def test_only_one_call_may_wait_for_the_entry() -> None:
+    async with held() as (iterator, _, answer):
+        call = asyncio.ensure_future(anext(iterator))
+        await asyncio.sleep(0.01)
+        with pytest.raises(InvalidArgumentError, match="only one caller"):
+            await anext(iterator)
+        answer.go.set()
+        assert (await call).to_list() == [b"3"]
+
+
+async def test_closing_ends_the_request_and_the_call_that_waits() -> None:
+    async with held() as (iterator, _, answer):
+        call = asyncio.ensure_future(anext(iterator))
+        await asyncio.sleep(0.01)
+        await iterator.aclose()
+        with pytest.raises(ClientClosedError, match="closed while it was waiting"):
+            await call
+        assert answer.ended.is_set()
+        assert await anext(iterator, "the end") == "the end"
+
+
+@pytest.mark.parametrize("thread", ["the loop's", "another"])
+async def test_an_iterator_that_is_dropped_ends_its_request(thread: str) -> None:
+    async with held() as (iterator, _, answer):
+        await cancelled_call(iterator)
+        kept = [iterator]
+        del iterator
+        if thread == "another":
+            await asyncio.to_thread(kept.clear)
+        else:
+            kept.clear()
+        gc.collect()
+        assert await asyncio.to_thread(answer.ended.wait, 5)
+
+
+async def test_an_entry_that_cannot_be_read_says_so_at_each_call() -> None:
+    async with opened() as (_, reader, watched):
+        iterator = reader.read(10, 10)
+        for _ in range(2):
+            with pytest.raises(InvalidArgumentError, match="entries 10 to 10"):
+                await anext(iterator)
+        assert watched.asked == []
