@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bk_core.pulsar.values import avro_schema
-from bk_core.pulsar.values.avro import AvroReader
+from bk_core.pulsar.values.avro import schema as avro_schema
+from bk_core.pulsar.values.avro.reader import AvroReader
 from bk_core.pulsar.values.part import Places
 
 ROWS, ROUNDS = 100_000, 5

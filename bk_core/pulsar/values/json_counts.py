@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bk_core.entries.batch import I64
-from bk_core.pulsar.values.avro_schema import Node
+from bk_core.pulsar.values.avro.schema import Node
 
 Count: TypeAlias = Callable[[Any], int]
 _BEFORE_ITEMS = ",[{"

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from bk_core.columns.json import rows as json_rows
 from bk_core.entries.batch import I64
 from bk_core.pulsar.messages.rows import VALUE, TooManyValuesError, spans
-from bk_core.pulsar.values.avro_schema import LIMITS, Node, arrow_type, columns_of, values_of, widened
+from bk_core.pulsar.values.avro.schema import LIMITS, Node, arrow_type, columns_of, values_of, widened
 from bk_core.pulsar.values.json_counts import counter, items_at_most, widest
 from bk_core.pulsar.values.limits import OBJECTS_MAX, VALUES_MAX, too_many
 from bk_core.pulsar.values.part import Part, Places

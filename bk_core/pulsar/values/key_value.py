@@ -18,7 +18,7 @@ import pyarrow as pa
 from bk_core.entries.batch import I64
 from bk_core.pulsar.messages.rows import VALUE
 from bk_core.pulsar.model.schemas import TopicSchema
-from bk_core.pulsar.values.avro_schema import SchemaError
+from bk_core.pulsar.values.avro.schema import SchemaError
 from bk_core.pulsar.values.part import Part, PartReader, Places, complain, spread
 
 KEY = "key"

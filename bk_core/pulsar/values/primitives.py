@@ -18,7 +18,7 @@ import pyarrow as pa
 from bk_core.entries.batch import I64, U8
 from bk_core.pulsar.messages.rows import VALUE, spans, texts
 from bk_core.pulsar.messages.scan import Mask
-from bk_core.pulsar.values.avro_schema import LIMITS
+from bk_core.pulsar.values.avro.schema import LIMITS
 from bk_core.pulsar.values.part import Part, Places, complain
 
 _DAY_MS, _DAY_NS = 86_400_000, 86_400_000_000_000

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from bk_core.pulsar.messages.rows import TooManyValuesError
-from bk_core.pulsar.values.avro_schema import BYTES_MAX, DEPTH_MAX, NODES_MAX, SchemaError
+from bk_core.pulsar.values.avro.schema import BYTES_MAX, DEPTH_MAX, NODES_MAX, SchemaError
 from bk_core.pulsar.values.limits import OBJECTS_MAX, VALUES_MAX, too_many
 from bk_core.pulsar.values.part import Part, Places
 from bk_core.pulsar.values.protobuf_counts import Counter, is_repeated

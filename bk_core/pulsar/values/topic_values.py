@@ -20,9 +20,10 @@ from bk_core.pulsar.messages.decoder import Messages
 from bk_core.pulsar.messages.heads import Heads
 from bk_core.pulsar.messages.rows import TYPES, VALUE, keys_of
 from bk_core.pulsar.model.schemas import TopicSchema, TopicSchemas
-from bk_core.pulsar.values import avro_schema, primitives
-from bk_core.pulsar.values.avro import AvroReader
-from bk_core.pulsar.values.avro_schema import Node, SchemaError
+from bk_core.pulsar.values import primitives
+from bk_core.pulsar.values.avro import schema as avro_schema
+from bk_core.pulsar.values.avro.reader import AvroReader
+from bk_core.pulsar.values.avro.schema import Node, SchemaError
 from bk_core.pulsar.values.json_values import JsonReader
 from bk_core.pulsar.values.key_value import KEY, KeyValueReader, of_part, parts_of
 from bk_core.pulsar.values.part import BAD_VERSION, NO_VERSION, PartReader, Places, complain, spread

@@ -11,7 +11,7 @@ from typing import Any
 
 import fastavro
 
-from bk_core.pulsar.values.avro_schema import Node, values_of, widened
+from bk_core.pulsar.values.avro.schema import Node, values_of, widened
 
 SIMPLE = ("boolean", "int", "long", "float", "double", "bytes", "string")
 DISTINCT = ("boolean", "long", "double", "bytes", "string")

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from bk_core.pulsar.messages.rows import TooManyValuesError
-from bk_core.pulsar.values import avro_schema, json_counts
+from bk_core.pulsar.values import json_counts
+from bk_core.pulsar.values.avro import schema as avro_schema
 from bk_core.pulsar.values.json_values import JsonReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated

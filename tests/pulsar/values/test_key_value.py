@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bk_core.pulsar.model.schemas import TopicSchema
-from bk_core.pulsar.values.avro_schema import SchemaError
+from bk_core.pulsar.values.avro.schema import SchemaError
 from bk_core.pulsar.values.key_value import KeyValueReader, parts_of
 from bk_core.pulsar.values.primitives import PrimitiveReader
 from tests.kit.amount import some

@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from bk_core.pulsar.messages.rows import TooManyValuesError
-from bk_core.pulsar.values.avro_schema import SchemaError
+from bk_core.pulsar.values.avro.schema import SchemaError
 from bk_core.pulsar.values.protobuf_counts import Counter
 from bk_core.pulsar.values.protobuf_values import ProtobufReader
 from tests.kit.amount import some

@@ -17,7 +17,7 @@ import numpy as np
 from bk_core.entries.batch import I64, U8
 from bk_core.pulsar.messages.rows import TooManyValuesError
 from bk_core.pulsar.messages.scan import Mask, varint, varints
-from bk_core.pulsar.values.avro_schema import Node
+from bk_core.pulsar.values.avro.schema import Node
 from bk_core.pulsar.values.decoded import Column, Items, Nulls, Numbers, Record, Spans, Union, joined
 from bk_core.pulsar.values.limits import VALUES_MAX, too_many
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from bk_core.pulsar.values.avro_schema import LIMITS, NO_DEFAULT, Node, SchemaError, values_of, widened
+from bk_core.pulsar.values.avro.schema import LIMITS, NO_DEFAULT, Node, SchemaError, values_of, widened
 
 
 def default_of(node: Node, value: Any) -> Any:

@@ -18,8 +18,8 @@ import pyarrow as pa
 from bk_core.entries.batch import U8
 from bk_core.pulsar.messages.rows import spans, texts
 from bk_core.pulsar.messages.scan import Mask
-from bk_core.pulsar.values.avro_defaults import default_of
-from bk_core.pulsar.values.avro_schema import (
+from bk_core.pulsar.values.avro.defaults import default_of
+from bk_core.pulsar.values.avro.schema import (
     LIMITS,
     NO_DEFAULT,
     Field,

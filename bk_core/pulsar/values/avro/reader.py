@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from bk_core.entries.batch import I64
 from bk_core.pulsar.messages.rows import VALUE, TooManyValuesError
-from bk_core.pulsar.values.avro_rows import Datums
-from bk_core.pulsar.values.avro_schema import Node, columns_of
-from bk_core.pulsar.values.avro_values import Convert, UnresolvableError, has_limits, record_fields, resolver
+from bk_core.pulsar.values.avro.rows import Datums
+from bk_core.pulsar.values.avro.schema import Node, columns_of
+from bk_core.pulsar.values.avro.values import Convert, UnresolvableError, has_limits, record_fields, resolver
 from bk_core.pulsar.values.decoded import Column
 from bk_core.pulsar.values.part import NO_VERSION, Part, Places, complain, spread
 
