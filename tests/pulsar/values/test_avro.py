@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from bk_core.pulsar.messages.rows import TooManyValuesError
-from bk_core.pulsar.values.avro import schema as avro_schema
 from bk_core.pulsar.values.avro import rows as avro_rows
+from bk_core.pulsar.values.avro import schema as avro_schema
 from bk_core.pulsar.values.avro.reader import AvroReader
 from tests.kit.amount import some
 from tests.pulsar.fuzz import mutated
