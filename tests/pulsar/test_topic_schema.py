@@ -187,7 +187,7 @@ async def test_values_of_many_messages_are_decoded_in_halves_if_they_are_too_man
         await world.schema(NAME, AVRO, json.dumps(lists))
         await world.ledger(NAME, [kit.batch_entry(list(map(kit.single, values[:3]))), *map(kit.entry, values[3:5])])
         wanted = (await world.topic(NAME).to_arrow(topic_schema="latest")).to_pylist()
-        for name, most in (("values.avro_rows.VALUES_MAX", 45), ("messages.row_maker.VALUES_AT_ONCE", 1)):
+        for name, most in (("values.avro.rows.VALUES_MAX", 45), ("messages.row_maker.VALUES_AT_ONCE", 1)):
             monkeypatch.setattr(f"bk_core.pulsar.{name}", most)
             table = await world.topic(NAME).to_arrow(topic_schema="latest", corrupt="skip")
             assert table.to_pylist() == [row for row in wanted if row["id"] != 3]
