@@ -182,6 +182,11 @@ DAMAGE = [
 
 # --- admission --------------------------------------------------------------------------------------------------------
 
+_OF_MANY = admission.test_client_with_many_requests_does_not_delay_another
 ADMISSION = [
-    _told("stories of admission", story) for name, story in vars(admission).items() if name.startswith("test_")
+    _told("stories of admission", story)
+    for story in (
+        *(partial(_OF_MANY, active) for active in (1, 8)),
+        *(story for name, story in vars(admission).items() if name.startswith("test_") and story is not _OF_MANY),
+    )
 ]
