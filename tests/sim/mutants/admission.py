@@ -202,13 +202,10 @@ def cancelled_ones_wait_on() -> AbstractContextManager[None]:
 
 
 def storage_is_asked_for_everything() -> AbstractContextManager[None]:
-    def mutant(self: Requests, log: int) -> None:
-        while request := self._asking[log].take(lambda stream, urgent: True):
-            effect, request.asking = request.asking, None
-            assert effect is not None
-            self._core.effects.append(effect)
+    def mutant(self: Requests, request: Any, effect: Any) -> None:
+        self._send(effect)
 
-    return patched((Requests, "_ask_next", mutant))
+    return patched((Requests, "_ask", mutant))
 
 
 def answers_to_nobody_are_not_counted() -> AbstractContextManager[None]:
