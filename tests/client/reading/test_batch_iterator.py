@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any
@@ -265,6 +266,15 @@ def test_an_interrupted_wait_of_a_blocking_iterator_loses_nothing(
         next(items)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts raise KeyboardInterrupt, also in a job that a shell runs in the background and that ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_blocking_tail_whose_wait_was_interrupted_goes_on_where_it_was(client: BlockingBookKeeper) -> None:
     with client.create_ledger() as writer, client.open_ledger(writer.ledger_id, recover=False) as reader:
         with reader.tail() as tail:
@@ -281,8 +291,6 @@ def test_a_blocking_tail_whose_wait_was_interrupted_goes_on_where_it_was(client:
 
 
 def signal_main() -> None:
-    import signal
-
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
