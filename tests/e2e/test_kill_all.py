@@ -14,7 +14,8 @@ from bk_core.blocking import LedgerWriter, connect
 from bk_core.errors import BookKeeperError, WindowFullError
 
 ENSEMBLES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2)]
-"""Of each round; ``scripts/trial bookie`` kills bookies for hours."""
+"""The ensemble size, write quorum and ack quorum of the ledger of each round. ``scripts/trial bookie`` kills bookies
+for hours."""
 
 
 def payload(round_number: int, entry: int) -> bytes:

@@ -7,7 +7,6 @@ all brokers of a cluster accept it. A redirect from HTTPS to plain HTTP is not f
 
 from __future__ import annotations
 
-import functools
 import http.client
 import io
 import json
@@ -113,18 +112,27 @@ class _Bytes(io.RawIOBase):
 
 
 class _Answer(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *more: Any, until: float, **named: Any) -> None:
+    """An answer that must end by ``until``, a time of :func:`time.monotonic`. Each request makes a subclass with its
+    time, because http.client makes the answer itself."""
+
+    until: float
+
+    def __init__(self, sock: socket.socket, *more: Any, **named: Any) -> None:
         super().__init__(sock, *more, **named)
         self.fp.close()
-        self.fp = io.BufferedReader(_Bytes(sock, until))
+        self.fp = io.BufferedReader(_Bytes(sock, self.until))
 
 
 def _connect(kind: type[http.client.HTTPConnection], until: float) -> Any:
-    """Return what makes connections whose answers come up to a time."""
+    """Return a function that makes connections of this kind, whose answers must end by ``until``."""
+    ends_at = until
+
+    class Answer(_Answer):
+        until = ends_at
 
     def made(host: str, *, timeout: object, **more: Any) -> http.client.HTTPConnection:
         connection = kind(host, timeout=_left_s(until), **more)
-        connection.response_class = functools.partial(_Answer, until=until)  # type: ignore[assignment]
+        connection.response_class = Answer
         return connection
 
     return made
