@@ -46,17 +46,15 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
     InvalidArgumentError. Close the iterator unless you read to its end. An iterator that is dropped closes itself, on
     whichever thread this happens.
 
-    ``first`` begins the read of the only item, which may succeed without ``source``. It runs at the first call. If it
-    gives nothing, ``source`` gives all items.
+    ``only`` makes the read of an iterator of one item, at the first call. If it gives nothing, ``source`` gives the
+    item.
     """
 
     _step: asyncio.Task[tuple[T | None, Exception | None]] | None = None
     """The step in progress, or a finished step whose result no call has taken yet."""
 
-    def __init__(
-        self, source: AsyncGenerator[T, None], *, first: Callable[[], OnlyItem[T] | None] | None = None
-    ) -> None:
-        self._source, self._first, self._guard = source, first, ForkGuard()
+    def __init__(self, source: AsyncGenerator[T, None], *, only: Callable[[], OnlyItem[T]] | None = None) -> None:
+        self._source, self._make_only, self._guard = source, only, ForkGuard()
         self._only: OnlyItem[T] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_awaited = False
@@ -81,10 +79,8 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
             raise self._ended
         self._is_awaited = True
         try:
-            if self._first is not None or self._only is not None:
-                only = await self._only_item()
-                if only is not None:
-                    return only
+            if self._make_only is not None and (only := await self._only_item(self._make_only)) is not None:
+                return only
             if self._step is None:
                 self._step = asyncio.get_running_loop().create_task(_advance(self._source))
             step = self._step
@@ -102,23 +98,19 @@ class BatchIterator(AsyncIterator[T], Generic[T]):
         assert item is not None
         return item
 
-    async def _only_item(self) -> T | None:
+    async def _only_item(self, make: Callable[[], OnlyItem[T]]) -> T | None:
         """Return the only item, with which the iterator ends, or None if ``source`` must give it."""
         if self._only is None:
-            assert self._first is not None
-            begin, self._first = self._first, None
             try:
-                self._only = begin()
+                self._only = make()
             except Exception as error:
                 self._ended = error
                 raise
-            if self._only is None:
-                return None
             self._loop = asyncio.get_running_loop()
         item = await self._only.result()
         if self._closing is not None:
             raise ClientClosedError("this iterator was closed while it was waiting", outcome=Outcome.NOT_APPLIED)
-        self._only = None
+        self._only = self._make_only = None
         if item is not None:
             self._ended = StopAsyncIteration()
         return item

@@ -32,7 +32,9 @@ frames that it has just read."""
 class LoneRead:
     """A read of one entry by one request, in callbacks: it needs no task, so a cancelled caller does not end it.
 
-    - ``_read`` is the request, and ``_parts`` has the frames of its answer that have come.
+    - ``_read`` is the request, None once it is over, because it refers to this object. A cycle would keep the frames
+      until the garbage collector runs.
+    - ``_parts`` has the frames of the answer that have come.
     - ``_end`` is the last answer, or the error of a request that could not be sent.
     - ``_is_over`` says that ``_end`` has come or the read was cancelled.
     - ``_waiter`` is the future of the caller that waits.
@@ -73,9 +75,10 @@ class LoneRead:
 
     def cancel(self) -> None:
         """End the request, which has no effect once it has ended. A call that waits returns None."""
-        if self._read is not None:
-            self._read.cancel()
+        read = self._read
         self._finish()
+        if read is not None:
+            read.cancel()
 
     def _asks(self) -> bool:
         """Send the request. Return False if this entry cannot be read in this way: spans need the machine, and a link
@@ -110,7 +113,7 @@ class LoneRead:
             self._finish()
 
     def _finish(self) -> None:
-        self._is_over = True
+        self._is_over, self._read = True, None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

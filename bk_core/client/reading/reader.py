@@ -109,16 +109,14 @@ class LedgerReader:
         """
         if first != last:
             return BatchIterator(self.reading(first, last, unconfirmed=unconfirmed))
-        return BatchIterator(
-            self._reading_range(first, last), first=partial(self._lone, first, last, unconfirmed=unconfirmed)
-        )
+        return BatchIterator(self._reading_range(first, last), only=partial(self._lone, first, unconfirmed=unconfirmed))
 
     async def reading(
         self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
     ) -> AsyncGenerator[EntryBatch, None]:
         """Read the same as :meth:`read`, for generators of this package. A cancelled step ends this generator."""
-        lone = self._lone(first, last, unconfirmed=unconfirmed)
-        if lone is not None:
+        if first == last:
+            lone = self._lone(first, unconfirmed=unconfirmed)
             try:
                 batch = await lone.result()
             finally:
@@ -126,13 +124,14 @@ class LedgerReader:
             if batch is not None:
                 yield batch
                 return
+        else:
+            self._check_readable(first, last, unconfirmed=unconfirmed)
         async with aclosing(self._reading_range(first, last)) as batches:
             async for batch in batches:
                 yield batch
 
-    def _lone(self, first: EntryId, last: EntryId, *, unconfirmed: bool) -> LoneRead | None:
-        """Return the read of one entry, or None for a range of several entries. Raises the errors of :meth:`read` for
-        entries that cannot be read."""
+    def _check_readable(self, first: EntryId, last: EntryId, *, unconfirmed: bool) -> None:
+        """Raise the errors of :meth:`read` for entries that cannot be asked for."""
         self._guard.check("this ledger")
         self._follower.check_running()
         readable = self.last_add_confirmed if self.is_closed else max(self.last_add_confirmed, self._quorum_end)
@@ -142,13 +141,14 @@ class LedgerReader:
                 value=f"readable: 0 to {readable}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
-        if first != last:
-            return None
+
+    def _lone(self, entry_id: EntryId, *, unconfirmed: bool) -> LoneRead:
+        self._check_readable(entry_id, entry_id, unconfirmed=unconfirmed)
         return LoneRead(
             self._transport,
             self.metadata,
             self._digester,
-            first,
+            entry_id,
             config=self._config,
             prefer=self._prefer,
             slow=self._slow,

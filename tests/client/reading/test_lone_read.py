@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -300,3 +301,18 @@ async def test_an_entry_that_cannot_be_read_says_so_at_each_call() -> None:
             with pytest.raises(InvalidArgumentError, match="entries 10 to 10"):
                 await anext(iterator)
         assert watched.asked == []
+
+
+async def test_a_finished_read_keeps_no_memory_until_the_garbage_collector_runs() -> None:
+    async with held() as (iterator, _, answer):
+        await cancelled_call(iterator)
+        lone = ref(iterator._only)
+        assert lone() is not None
+        gc.disable()
+        try:
+            answer.go.set()
+            assert (await anext(iterator)).to_list() == [b"3"]
+            await asyncio.sleep(0.01)
+            assert lone() is None
+        finally:
+            gc.enable()
