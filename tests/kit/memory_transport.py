@@ -81,13 +81,16 @@ def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> Non
 
 
 class Told(ToldRead):
-    """A read of a memory link that passes its answers to a listener as they come, like reads of the lanes."""
+    """A read of a memory link that passes its answers to a listener as they come, like reads of the lanes. Like these
+    it refers to its listener also after the last answer."""
 
     def __init__(self, answers: AsyncIterator[ReadPart | ReadTrailer]) -> None:
         self._answers = answers
+        self.listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+        self.listener = listener
         self._task = asyncio.get_running_loop().create_task(self._tell(listener))
 
     async def _tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
