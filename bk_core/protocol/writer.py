@@ -45,6 +45,7 @@ WriterEffect: TypeAlias = ev.SessionEffect | ev.SendForce | ev.MetadataEffect | 
 
 
 CANCEL_LAC = ev.CancelTimer("lac")
+"""Cancels the hint of the LAC to bookies. An append does this often, so the effect is made once."""
 
 
 class WriterState(enum.Enum):

@@ -445,11 +445,9 @@ class LedgerWriter:
         delivery = self._machine.delivery
         kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
-        if self._is_wake_scheduled or type(event) is Append:
-            return effects
-        if effects or delivery.retained_bytes != kept:  # otherwise nothing was confirmed, so there is no new room
-            self._is_wake_scheduled = True
-            self._driver.agenda.soon(self._flush_and_wake)
+        # if nothing happened, nothing was confirmed, so there is no new room
+        if type(event) is not Append and (effects or delivery.retained_bytes != kept):
+            self._wake_soon()
         return effects
 
     def _took_ack(self, index: int, session: int, frames: int) -> bool:
@@ -458,14 +456,18 @@ class LedgerWriter:
         kept = delivery.retained_bytes
         if not self._driver.took(self._machine.take_ack, index, session, frames):
             return False
-        if (self._machine.lac != lac or delivery.retained_bytes != kept) and not self._is_wake_scheduled:
+        if self._machine.lac != lac or delivery.retained_bytes != kept:
             if self._queue or self._room.is_waited_for:
-                self._is_wake_scheduled = True
-                self._driver.agenda.soon(self._flush_and_wake)
-            elif self._end.error is None:
+                self._wake_soon()
+            elif self._end.error is None and not self._is_wake_scheduled:
                 self._room.settle(delivery.retained_bytes)
                 self._moved.set()
         return True
+
+    def _wake_soon(self) -> None:
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._driver.agenda.soon(self._flush_and_wake)
 
     def _flush_and_wake(self) -> None:
         self._is_wake_scheduled = False
