@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -108,27 +109,58 @@ def test_broker_with_tls_is_asked_if_its_certificate_is_trusted(tmp_path: Path) 
         port.close()
 
 
+@contextlib.contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[BrokerAdmin]:
+    """Yield the client of a port whose answers need not be HTTP."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            answer(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True).start()
+        try:
+            yield BrokerAdmin(f"http://127.0.0.1:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+
+
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"], ids=["head", "body"])
 def test_answer_that_comes_byte_by_byte_ends_with_its_time(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bk_core.pulsar.lookup.broker.TIMEOUT_S", 0.3)
 
-    class Slow(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.sendall(head)
-            with contextlib.suppress(OSError):
-                while True:
-                    self.request.sendall(b"H")
-                    time.sleep(0.03)
+    def slowly(connection: socket.socket) -> None:
+        connection.sendall(head)
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(b"H")
+                time.sleep(0.03)
 
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as server:
-        threading.Thread(target=server.serve_forever, args=(SHUTDOWN_POLL_S,), daemon=True).start()
-        try:
-            began = time.monotonic()
-            with pytest.raises(MetadataUnavailableError, match=r"no whole answer|timed out"):
-                BrokerAdmin(f"http://127.0.0.1:{server.server_address[1]}").last_confirmed(TOPIC)
-            assert 0.2 < time.monotonic() - began < 3
-        finally:
-            server.shutdown()
+    with answering(slowly) as broker:
+        began = time.monotonic()
+        with pytest.raises(MetadataUnavailableError, match=r"no whole answer|timed out"):
+            broker.last_confirmed(TOPIC)
+        assert 0.2 < time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 " + b"x" * (1 << 17),
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{",
+    ],
+    ids=["another-protocol", "long-line", "many-headers", "cut-off"],
+)
+def test_answer_that_is_not_http_is_an_error_that_names_the_topic(answer: bytes) -> None:
+    named = "persistent://public/default/a b"
+    with (
+        answering(lambda connection: connection.sendall(answer)) as broker,
+        pytest.raises(MetadataUnavailableError, match=named),
+    ):
+        broker.last_confirmed(TOPIC)
 
 
 @pytest.mark.parametrize("said", ["-1:-1", "5:-1"])

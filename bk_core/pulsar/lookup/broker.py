@@ -76,8 +76,8 @@ class BrokerAdmin:
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(topic, self._url, error.code) from error
-        except (OSError, ValueError) as error:
-            raise _unavailable(topic, f"{self._url}: {error}") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise _unavailable(topic, f"{self._url}: {str(error)[:500]}") from error
         if len(said) > ANSWER_BYTES_MAX:
             raise _unavailable(topic, f"the answer of {self._url} has more than {ANSWER_BYTES_MAX} bytes")
         return said
