@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from bk_core.columns.json import rows as json_rows
 from bk_core.entries.batch import I64
 from bk_core.pulsar.messages.rows import VALUE, TooManyValuesError, spans
-from bk_core.pulsar.values.avro.schema import LIMITS, Node, arrow_type, columns_of, values_of, widened
+from bk_core.pulsar.values.avro.schema import EXACT, LIMITS, Node, arrow_type, columns_of, values_of, widened
 from bk_core.pulsar.values.json_counts import counter, items_at_most, widest
 from bk_core.pulsar.values.limits import OBJECTS_MAX, VALUES_MAX, too_many
 from bk_core.pulsar.values.part import Part, Places
@@ -34,10 +34,12 @@ from bk_core.pulsar.values.part import Part, Places
 _BITS = {"int": 31, "long": 63}
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """A text that Arrow takes as a decimal."""
+_BAD = (ValueError, RecursionError, ArithmeticError)
+"""The errors of bad values. Numbers that are too large for a float or a Decimal raise an ArithmeticError."""
 _NAMED = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JsonReader:
     """Decodes JSON values by one schema. Members that the schema does not name are ignored, and missing members are
     null."""
@@ -46,7 +48,7 @@ class JsonReader:
     _widest: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_widest", widest(self.schema))
+        self._widest = widest(self.schema)
 
     @property
     def is_record(self) -> bool:
@@ -76,7 +78,7 @@ class JsonReader:
         count = counter(self.schema)
         try:
             return too_many() if count is not None and count(_parsed(texts[0].as_py())) > VALUES_MAX else None
-        except (ValueError, RecursionError) as error:
+        except _BAD as error:
             return _no_json(error)
 
     def _one_by_one(self, texts: Sequence[bytes], wanted: frozenset[str]) -> Part:
@@ -84,7 +86,7 @@ class JsonReader:
         for place, text in enumerate(texts):
             try:
                 found.append(value_of(self.schema, _parsed(text)))
-            except (ValueError, RecursionError, InvalidOperation, OverflowError) as error:
+            except _BAD as error:
                 problems[place] = _no_json(error)
                 found.append(None)
         whole = pa.array(found, arrow_type(self.schema))
@@ -217,8 +219,8 @@ def _bytes(node: Node, text: str) -> bytes:
 
 
 def value_of(node: Node, value: Any) -> Any:
-    """Return a JSON value in the form that ``pyarrow.array`` takes. null fits every type. Raises ValueError for a value
-    that does not fit the type."""
+    """Return a JSON value in the form that ``pyarrow.array`` takes. null fits every type. Raises ValueError or
+    ArithmeticError for a value that does not fit the type."""
     return None if value is None else _OF_KIND[node.kind](node, value)
 
 
@@ -295,9 +297,10 @@ def _decimal(node: Node, value: Any) -> Decimal:
     _check(is_number or (isinstance(value, str) and _DECIMAL.fullmatch(value) is not None), node, value)
     found = Decimal(value)
     _check(found.is_finite() and abs(found.adjusted()) <= 2 * node.precision + 1, node, value)
-    shifted = found.scaleb(node.scale)
-    _check(shifted == shifted.to_integral_value() and abs(shifted) < 10**node.precision, node, value)
-    return found
+    shifted, limit = found.scaleb(node.scale, EXACT), 10**node.precision
+    unscaled = int(shifted)
+    _check(shifted == unscaled and -limit < unscaled < limit, node, value)
+    return Decimal(unscaled).scaleb(-node.scale, EXACT)
 
 
 def _of_union(node: Node, value: Any) -> Any:
@@ -307,7 +310,7 @@ def _of_union(node: Node, value: Any) -> Any:
     for place, branch in enumerate(values):
         try:
             made = value_of(branch, value)
-        except ValueError:
+        except (ValueError, ArithmeticError):
             continue
         if len(values) == 1:
             return made

@@ -8,7 +8,7 @@ import json
 import random
 import struct
 import time
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -153,6 +153,11 @@ def test_unions() -> None:
     assert resolved(["null"], ["null", "int"], None) == [None]
 
 
+LARGE = 10**37 + 1234567
+"""The unscaled value of a decimal with more digits than Python's default context has."""
+LARGE_DEFAULT = LARGE.to_bytes(16, "big").decode("latin-1")
+
+
 def test_enums_fields_aliases_and_defaults() -> None:
     old = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}
     assert resolved(old, {**old, "symbols": ["C", "A"]}, "A", "B", "C") == ["A", "bad", "C"]
@@ -170,6 +175,7 @@ def test_enums_fields_aliases_and_defaults() -> None:
         ("r", record(("z", "int", 3), name="Z"), {}),
         ("d", {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, "\u0001"),
         ("f", "double", 1),
+        ("large", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 2}, LARGE_DEFAULT),
     )
     empty = record(name="Nothing")
     assert (
@@ -183,6 +189,7 @@ def test_enums_fields_aliases_and_defaults() -> None:
                 "r": {"z": 3},
                 "d": Decimal("0.01"),
                 "f": 1.0,
+                "large": Decimal(LARGE).scaleb(-2, Context(prec=38)),
             }
         ]
         * 2

@@ -181,6 +181,31 @@ def test_few_bytes_that_stand_for_very_many_values_are_bad(more: Any) -> None:
     with pytest.raises(TooManyValuesError):
         read(reader, [hostile[: len(hostile) // 2]] * 4)
     assert read(reader, [hostile[:-1]]).problems[0].startswith("it is not JSON")
+    assert read(reader, [hostile[:-1] + b', "n": 1e' + b"9" * 30 + b"}"]).problems[0].startswith("it is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("9" * 36 + ".99", Decimal("9" * 36 + ".99")),
+        ("-" + "9" * 36 + ".99", Decimal("-" + "9" * 36 + ".99")),
+        (f'"{"9" * 36}.99"', Decimal("9" * 36 + ".99")),
+        ("1" + "0" * 36, "bad"),
+        ("9" * 35 + ".998", "bad"),
+        ("1" * 30 + ".1200", Decimal("1" * 30 + ".12")),
+        ("1.1" + "0" * 100, Decimal("1.1")),
+    ],
+)
+def test_decimals_of_all_digits_are_exact(text: str, wanted: Any) -> None:
+    """Python's context of decimals has 28 digits, and Arrow's type has 38."""
+    alone, beside_map = both({**DECIMAL, "precision": 38}, text)
+    assert beside_map == wanted
+    assert alone in (wanted, "bad" if len(text) > 100 else wanted)  # Arrow takes no 100 digits
+
+
+def test_text_whose_exponent_no_decimal_has_is_of_the_next_branch() -> None:
+    reader = JsonReader(node(record(("u", ["null", DECIMAL, "string"]))))
+    assert rows(reader, [b'{"u": "1e' + b"9" * 30 + b'"}']) == [{"u": {"member0": None, "member1": "1e" + "9" * 30}}]
 
 
 def test_commas_in_texts_are_no_items() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from bk_core.pulsar.values.avro.schema import LIMITS, NO_DEFAULT, Node, SchemaError, values_of, widened
+from bk_core.pulsar.values.avro.schema import EXACT, LIMITS, NO_DEFAULT, Node, SchemaError, values_of, widened
 
 
 def default_of(node: Node, value: Any) -> Any:
@@ -75,7 +75,7 @@ def _bytes(node: Node, value: Any) -> Any:
     made = str(value).encode("latin-1")
     _check(node.kind != "fixed" or len(made) == node.size, node, value)
     if node.logical == "decimal":
-        return Decimal(int.from_bytes(made, "big", signed=True)).scaleb(-node.scale)
+        return Decimal(int.from_bytes(made, "big", signed=True)).scaleb(-node.scale, EXACT)
     return made
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ BYTES_MAX = 4 << 20
 """The maximum size of the text of a schema, in bytes."""
 DECIMAL_PRECISION_MAX = 38
 """The maximum precision of Arrow's decimal128 and of Spark's decimals."""
+EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""The context in which Python shifts decimals. Its default context would round them to 28 digits."""
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NO_DEFAULT: Any = object()
 """The ``default`` of a field without a default."""
