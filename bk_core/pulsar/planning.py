@@ -149,11 +149,14 @@ class PartitionPlanner:
             if first > last:
                 continue
             self._check_readable(each)
-            size = bytes_of(each, metadata, record.ledgers, last + 1)
-            copy = each.copy if self._storage.reads_copy(each) else None
-            whole = TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy)
-            found.append(whole.part(first, last))
+            found.append(self._range(each, metadata, record, last).part(first, last))
         return found
+
+    def _range(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger, last: EntryId) -> TopicRange:
+        """Return the range of the entries 0 to ``last`` of a ledger, as the settings say in bookies or in its copy."""
+        size = bytes_of(ledger, metadata, record.ledgers, last + 1)
+        copy = ledger.copy if self._storage.reads_copy(ledger) else None
+        return TopicRange(self.topic, ledger.ledger_id, metadata, 0, last, size, copy=copy)
 
     async def history(self, start: EntryPosition, bytes_max: int = LOOK_BACK_BYTES) -> list[TopicRange]:
         """Return, in order, the ranges before ``start`` in which a reader looks for earlier chunks. They are of at most
@@ -176,9 +179,7 @@ class PartitionPlanner:
             if each.ledger_id == start.ledger_id:
                 last = min(last, start.entry_id - 1)
             if last >= 0:
-                size = bytes_of(each, metadata, record.ledgers, last + 1)
-                copy = each.copy if self._storage.reads_copy(each) else None
-                found.append(TopicRange(self.topic, each.ledger_id, metadata, 0, last, size, copy=copy))
+                found.append(self._range(each, metadata, record, last))
         return found
 
     async def _last_of(self, ledger: TopicLedger, metadata: LedgerMetadata, record: ManagedLedger) -> int:

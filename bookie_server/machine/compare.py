@@ -199,10 +199,10 @@ def _explained(left: memoryview, right: memoryview) -> bool:
     if len(left) != len(right) or left[:16] != right[:16] or left[24:32] != right[24:32]:
         return False
     return any(
-        left[HEADER_BYTES + width :] == right[HEADER_BYTES + width :]
-        and _verifies(left, width, crc)
-        and _verifies(right, width, crc)
-        for width, crc in ((kind.digest_bytes, crc) for kind, (crc, _) in CHECKSUMS.items())
+        left[HEADER_BYTES + kind.digest_bytes :] == right[HEADER_BYTES + kind.digest_bytes :]
+        and _verifies(left, kind.digest_bytes, crc)
+        and _verifies(right, kind.digest_bytes, crc)
+        for kind, (crc, _) in CHECKSUMS.items()
     )
 
 

@@ -101,7 +101,6 @@ class _Parser:
     parsed."""
 
     named: dict[str, Node | None] = field(default_factory=dict)
-    count: int = 0
 
     def node(self, data: Any, space: str, depth: int) -> Node:
         if depth > DEPTH_MAX:
@@ -156,44 +155,39 @@ class _Parser:
         return Node("union", branches=branches, count=1 + sum(each.count for each in branches))
 
     def _record(self, data: Mapping[str, Any], space: str, depth: int) -> Node:
-        name, inner = self._begin(data, space)
-        fields, total = list[Field](), 1
-        for each in data["fields"]:
-            node = self.node(each["type"], inner, depth + 1)
-            if (total := total + node.count) > NODES_MAX:
-                raise SchemaError(f"it has more than {NODES_MAX} types")
-            default = each.get("default", NO_DEFAULT)
-            fields.append(Field(str(each["name"]), node, default, tuple(map(str, each.get("aliases") or ()))))
+        name, inner, aliases = self._begin(data, space)
+        fields = tuple(self._field(each, inner, depth) for each in data["fields"])
         if len({each.name for each in fields}) != len(fields):
             raise SchemaError(f"record {name} has two fields of one name")
-        aliases = tuple(_full(str(each), inner) for each in data.get("aliases") or ())
-        return self._end(Node("record", name=name, aliases=aliases, fields=tuple(fields), count=total))
+        count = 1 + sum(each.node.count for each in fields)
+        return self._end(Node("record", name=name, aliases=aliases, fields=fields, count=count))
+
+    def _field(self, data: Mapping[str, Any], space: str, depth: int) -> Field:
+        node, aliases = self.node(data["type"], space, depth + 1), tuple(map(str, data.get("aliases") or ()))
+        return Field(str(data["name"]), node, data.get("default", NO_DEFAULT), aliases)
 
     def _enum(self, data: Mapping[str, Any], space: str, depth: int) -> Node:
-        name, inner = self._begin(data, space)
-        symbols = tuple(map(str, data["symbols"]))
-        aliases = tuple(_full(str(each), inner) for each in data.get("aliases") or ())
-        default = data.get("default")
+        name, _, aliases = self._begin(data, space)
+        symbols, default = tuple(map(str, data["symbols"])), data.get("default")
         if default is not None and default not in symbols:
             raise SchemaError(f"the default of enum {name} is not one of its symbols")
         return self._end(Node("enum", name=name, aliases=aliases, symbols=symbols, default=default))
 
     def _fixed(self, data: Mapping[str, Any], space: str, depth: int) -> Node:
-        name, inner = self._begin(data, space)
+        name, _, aliases = self._begin(data, space)
         size = data["size"]
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
             raise SchemaError(f"fixed {name} has an impossible size")
-        aliases = tuple(_full(str(each), inner) for each in data.get("aliases") or ())
         return self._end(_logical(Node("fixed", name=name, aliases=aliases, size=size), data))
 
-    def _begin(self, data: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Return the full name of a named type, and the namespace that applies inside it."""
+    def _begin(self, data: Mapping[str, Any], space: str) -> tuple[str, str, tuple[str, ...]]:
+        """Return the full name of a named type, the namespace that applies inside it, and its aliases in full."""
         given = data.get("namespace")
         name = _full(str(data["name"]), space if given is None else str(given))
         if name in self.named:
             raise SchemaError(f"type {name} is defined twice")
-        self.named[name] = None
-        return name, name.rpartition(".")[0]
+        self.named[name], inner = None, name.rpartition(".")[0]
+        return name, inner, tuple(_full(str(each), inner) for each in data.get("aliases") or ())
 
     def _end(self, node: Node) -> Node:
         self.named[node.name] = node
