@@ -30,9 +30,9 @@ from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 ENTRY_BYTES_WANTED = 1 << 20
 """The default of the option maxEntryBytes, which is the size in bytes up to which entries are filled."""
 TABLE_ENTRY_BYTES = 2 << 20
-"""The size in bytes up to which an append of a whole table fills entries. Receiving, checking and decoding some columns
-of an entry costs 0.5 ms for each entry besides the bytes, so a table has half as many entries as a stream of rows. Much
-larger ones would reach ROWS_MAX."""
+"""The size in bytes up to which an append of a whole table fills entries. It is twice ENTRY_BYTES_WANTED, because a
+read of some columns takes 0.5 ms for each entry in addition to the time for its bytes. Much larger entries would reach
+ROWS_MAX."""
 FILLED = 0.9
 """The share of the wanted size of an entry for which rows are cut. It is below 1, because slices of a batch do not
 compress equally well."""

@@ -135,8 +135,9 @@ class Heads:
         return part.batch
 
     def directory(self, entry_id: EntryId, head: memoryview) -> Directory:
-        """Return the directory in a verified head. It is parsed again only if it was not parsed to verify it, which
-        is so for whole entries. Raises IntegrityError if the entry has no directory."""
+        """Return the directory in a verified head. :meth:`verified` has parsed the directories of entries that the
+        bookie cut. Those of whole entries are parsed here, because their digests were verified instead. Raises
+        IntegrityError if the entry has no directory."""
         data, directory = self._parsed.pop(entry_id, (None, None))
         return directory if directory and data == head[: directory.size] else arrow_directory.parse(head, None)
 

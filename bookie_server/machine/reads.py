@@ -36,8 +36,9 @@ _GAPS_MAX = 1024
 """The maximum number of ABSENT ranges in a trailer. With more of them, neighbours are joined, so the trailer stays
 small."""
 _CUT_PARTS = 4
-"""A read with ``cut`` reads the frames of this many parts from storage at once. It sends little of them, so each part
-would cost a change of threads in both directions and a message for a few bytes. A frame may be twice as long anyway."""
+"""The size of the frames that a read with ``cut`` reads from storage at once, as a multiple of ``read_part_bytes``. A
+small part would cost a change of threads in both directions and a message, and would send few bytes. The memory for
+four parts is needed in any case, because a single frame may have twice this size."""
 _CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
 
 
@@ -132,8 +133,8 @@ class Reads(Path):
         return plan
 
     def _looked_up(self, request: Read) -> LookupPlan:
-        """Look up one part. That of a read with ``cut`` is longer, unless it has so many entries that cutting all of
-        them would hold up the loop."""
+        """Look up one part. A read with ``cut`` has longer parts, except where the longer part would have more entries
+        than one frame that is cut: cutting them all would hold up the loop."""
         size = self._core.limits.read_part_bytes
         if request.cut is not None:
             plan = self._look_up(request, _CUT_PARTS * size)

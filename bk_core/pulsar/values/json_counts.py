@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the values in arrays and maps of JSON, by the schema, before anything is made of them."""
+"""Counts the values in the arrays and maps of JSON, by the schema, before columns are made of them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BEFORE_ITEMS = ",[{"
 
 
 def widest(node: Node) -> int:
-    """Return the number of types in the widest item of an array or a map; 0 without arrays and maps."""
+    """Return the number of types in the widest item of an array or a map, or 0 if the type has neither."""
     inside = [*(each.node for each in node.fields), *node.branches]
     own = node.inside.count if node.kind in ("array", "map") else 0
     return max([own, *map(widest, inside)])
 
 
 def items_at_most(texts: pa.Array) -> I64:
-    """Return for each text a number that its items do not exceed."""
+    """Return, for each text, an upper limit of the number of items in its arrays and maps."""
     found = np.zeros(len(texts), dtype=np.int64)
     for each in _BEFORE_ITEMS:
         found += pc.count_substring(texts, each).to_numpy(zero_copy_only=False)
@@ -34,8 +34,8 @@ def items_at_most(texts: pa.Array) -> I64:
 
 
 def counter(node: Node) -> Count | None:
-    """Return a function that counts the values in the arrays and maps of a parsed value, each item with all types
-    inside it. Return None for a type that has no arrays and maps."""
+    """Return a function that counts the values in the arrays and maps of a parsed value. An item counts as many values
+    as it has types. Return None for a type that has no arrays and maps."""
     if node.kind == "union":
         branches = [found for each in node.branches if (found := counter(each)) is not None]
         return (lambda value: max(each(value) for each in branches)) if branches else None

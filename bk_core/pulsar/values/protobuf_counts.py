@@ -32,8 +32,8 @@ def is_repeated(field: FieldDescriptor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """``width`` is the number of types in one item of a repeated field, 0 for other fields. ``inside`` describes its
-    messages."""
+    """A field that is repeated, or whose messages have repeated fields. ``width`` is the number of types in one item
+    of a repeated field, and 0 for another field. ``inside`` counts the values in the field's messages."""
 
     kind: int
     width: int
@@ -41,8 +41,8 @@ class _Field:
 
 
 class Counter:
-    """Counts the values of one type of message. ``widest`` is the number of types in the widest item of its repeated
-    fields; 0 if it has none."""
+    """Counts the values of one type of message. ``count`` is the number of types in it. ``widest`` is the number of
+    types in the widest item of its repeated fields, or 0 if it has none."""
 
     def __init__(self, message: Descriptor) -> None:
         self._fields, self.count, self.widest = dict[int, _Field](), 1, 0
@@ -56,18 +56,19 @@ class Counter:
                 self._fields[each.number] = _Field(each.type, width, inside)
 
     def values_at_most(self, length: int) -> int:
-        """Return a number that the values in so many bytes do not exceed. An item has two bytes, or one if it is a
-        packed number."""
+        """Return an upper limit of the number of values in ``length`` bytes. An item has at least two bytes, or one
+        byte if it is a packed number."""
         return max(length, length // 2 * self.widest) if self.widest else 0
 
     def values(self, data: memoryview, most: int) -> int:
-        """Return the number of values in the repeated fields of a message, each item with all types inside it. Stop
-        behind ``most`` of them, and at bytes that are no field: protobuf's library stops there too."""
+        """Return the number of values in the repeated fields of a message. An item counts as many values as it has
+        types. The count ends once it exceeds ``most``, and at bytes that are not a field, because protobuf's library
+        refuses the message there."""
         return self._count(data, 0, len(data), most)[0]
 
     def _count(self, data: memoryview, at: int, end: int, most: int) -> tuple[int, int]:
-        """Return the number of values up to ``end`` or to the end of the group, and the place behind it; the place is
-        −1 if bytes are no field."""
+        """Return the number of values up to ``end`` or to the end of the group, and the position behind them. The
+        position is −1 if there are bytes that are not a field."""
         found, groups = 0, 0
         while at < end and found <= most:
             tag, at = _varint(data, at, end)
@@ -106,7 +107,7 @@ class Counter:
 
 
 def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """Return a number and the place behind it, −1 if it is cut off or too long."""
+    """Return a varint and the position behind it, which is −1 if the varint is cut off or too long."""
     found = 0
     for place in range(min(end - at, _VARINT_BYTES_MAX)):
         found |= (data[at + place] & 0x7F) << 7 * place
@@ -116,7 +117,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def _value(data: memoryview, at: int, end: int, wire: int) -> tuple[int, int]:
-    """Return where the content of a value begins and ends; it ends at −1 if it is cut off."""
+    """Return the positions at which the content of a value begins and ends. The end is −1 if the value is cut off."""
     size = _FIXED.get(wire, 0)
     if wire in (_VARINT, _LENGTH):
         number, after = _varint(data, at, end)
