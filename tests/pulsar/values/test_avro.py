@@ -385,6 +385,8 @@ def test_too_many_values_together_are_no_fault_of_any(monkeypatch: pytest.Monkey
         (b'{"type":"record","name":"R","fields":[{"name":"a","type":"int"},{"name":"a","type":"int"}]}', "two fields"),
         (b'{"type":"fixed","name":"F","size":-1}', "impossible size"),
         (b'{"type":"enum","name":"E","symbols":["A"],"default":"B"}', "default"),
+        (b'{"type":"enum","name":"E","symbols":["\\ud800"]}', "surrogates"),
+        (b'{"type":"record","name":"R","fields":[{"name":"\\udfff","type":"int"}]}', "surrogates"),
     ],
 )
 def test_schemas_that_are_refused(text: bytes, why: str) -> None:

@@ -164,11 +164,11 @@ class _Parser:
 
     def _field(self, data: Mapping[str, Any], space: str, depth: int) -> Field:
         node, aliases = self.node(data["type"], space, depth + 1), tuple(map(str, data.get("aliases") or ()))
-        return Field(str(data["name"]), node, data.get("default", NO_DEFAULT), aliases)
+        return Field(_text(data["name"]), node, data.get("default", NO_DEFAULT), aliases)
 
     def _enum(self, data: Mapping[str, Any], space: str, depth: int) -> Node:
         name, _, aliases = self._begin(data, space)
-        symbols, default = tuple(map(str, data["symbols"])), data.get("default")
+        symbols, default = tuple(map(_text, data["symbols"])), data.get("default")
         if default is not None and default not in symbols:
             raise SchemaError(f"the default of enum {name} is not one of its symbols")
         return self._end(Node("enum", name=name, aliases=aliases, symbols=symbols, default=default))
@@ -192,6 +192,13 @@ class _Parser:
     def _end(self, node: Node) -> Node:
         self.named[node.name] = node
         return node
+
+
+def _text(data: object) -> str:
+    """Return a name that Arrow takes. Raises ValueError for a name with a lone surrogate, which JSON can hold."""
+    text = str(data)
+    text.encode()
+    return text
 
 
 def _full(name: str, space: str) -> str:
