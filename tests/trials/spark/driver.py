@@ -19,7 +19,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.spark import class_archive
 from tests.spark.sessions import environment, settings
 from tests.trials.spark.marks import Marks
 
@@ -41,7 +40,6 @@ class Driver:
             "spark.sql.session.timeZone": "UTC",
             **conf,
         }
-        wanted[class_archive.OPTIONS] += class_archive.java_option()
         builder = SparkSession.builder.master(master).appName("spark-trial")
         for name, text in wanted.items():
             builder = builder.config(name, text)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.spark import class_archive
+from tests.kit import spark_classes
 from tests.trials.harness import Figures, Trial
 from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS, Kind
@@ -114,6 +114,7 @@ class SparkTrial(Trial):
 
     @contextmanager
     def world(self, path: Path, figures: Figures) -> Iterator[SparkWorld]:
-        class_archive.make()  # a hundred drivers are to start
+        spark_classes.make()  # a hundred drivers are to start
+        spark_classes.use()
         with Rig(path, self.ask.seed) as rig:
             yield SparkWorld(rig)
