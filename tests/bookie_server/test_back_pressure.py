@@ -194,14 +194,14 @@ async def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Pa
         async def attack() -> None:
             nonlocal offered
             raw = await server.connection()
-            while offered < 5000 * MIB and not raw.lost:
+            while offered < 3200 * MIB and not raw.lost:
                 streams = [await raw.stream("Add") for _ in range(2)]
                 taken = await asyncio.gather(*(raw.begin(stream, 8 * MIB, 5) for stream in streams))
                 offered += sum(taken)
 
         await asyncio.gather(*(attack() for _ in range(80)))
         await asyncio.sleep(1.5)
-        assert offered >= 5000 * MIB
+        assert offered >= 3200 * MIB
         assert server.bytes("VmHWM") < 2500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
 

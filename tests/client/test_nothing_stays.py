@@ -34,7 +34,10 @@ BOUNDED = {
     "Slots._back",  # memory that is used again
 }
 """What grows with the first rounds and has a bound, which other tests reach."""
-BOUNDED_BOOKIE_RPC = {"ServedAdds._sessions", "ServedAdds._by_number", "Stream.sessions", "Core.ledgers", "_Part.fields"}
+BOUNDED_BOOKIE_RPC = {
+    *("ServedAdds._sessions", "ServedAdds._by_number", "Stream.sessions", "Core.ledgers"),
+    "_Part.fields",
+}
 """Apache's wire does not say that a ledger is closed: a connection keeps its last IDLE_SESSIONS_MAX sessions. It also
 keeps the last LAYOUTS_KEPT layouts of messages."""
 WATCH_MS = 400
