@@ -43,18 +43,21 @@ def _verdict(seen: MessageSeen) -> list[Finding]:
 
 
 def _elsewhere(seen: MessageSeen) -> Finding | None:
-    if not seen.elsewhere:
+    if not seen.not_read_there:
         return None
-    where = f"ledger {seen.position.ledger_id} is only in the storage of {seen.elsewhere}"
-    if seen.not_read_there:
-        return problem(f"a read ends with {LedgerOffloadedError.code}: {where}, and {seen.not_read_there}")
-    return note(f"{where}: a read looks for the entry there, and this command does not")
+    return problem(f"a read ends with {LedgerOffloadedError.code}: {_where(seen)}, and {seen.not_read_there}")
+
+
+def _where(seen: MessageSeen) -> str:
+    return f"ledger {seen.position.ledger_id} is only in the storage of {seen.elsewhere}"
 
 
 def _unreadable(seen: MessageSeen) -> Finding | None:
     if not seen.unreadable:
         return None
     remedy = f"bk ledger explain {seen.position.ledger_id}" if seen.placed is not None else "start the read behind it"
+    if seen.elsewhere:
+        remedy = ""  # the error has its own
     return problem(f"a read that reaches entry {seen.position} ends with an error: {seen.unreadable}", remedy)
 
 
@@ -164,6 +167,8 @@ def _compacted(seen: MessageSeen) -> Iterator[Finding]:
 
 
 def _copies(seen: MessageSeen) -> Iterator[Finding]:
+    if seen.elsewhere and not seen.not_read_there:
+        yield note(_where(seen))
     if seen.placed is None:
         return
     copies, needed = seen.placed.copies, seen.placed.metadata.ack_quorum_size

@@ -266,7 +266,7 @@ class PartitionPlanner:
             if known is not None:
                 return known
             if self._storage.reads_copy(ledger):
-                return _record_of_copy(ledger)
+                return record_of_copy(ledger)
             async with gate:
                 found = (await self._bookkeeper.read_metadata(ledger.ledger_id)).value
             self._bookkeeper.digester_of(ledger.ledger_id, found, self.password, None)
@@ -379,7 +379,7 @@ async def settle(planners: Sequence[PartitionPlanner], bounds: Sequence[Bounds] 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _record_of_copy(ledger: TopicLedger) -> LedgerMetadata:
+def record_of_copy(ledger: TopicLedger) -> LedgerMetadata:
     """Return metadata for an offloaded ledger, made from the topic's record. The ledger's own record may be deleted."""
     assert ledger.copy is not None
     return LedgerMetadata(

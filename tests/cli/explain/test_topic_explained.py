@@ -46,8 +46,8 @@ async def seen(world: PulsarWorld, message_id: str, name: str = NAME, **access: 
     return await see_message(world.bookkeeper, name, parse_id(message_id), PulsarAccess(**access))
 
 
-async def message(world: PulsarWorld, message_id: str, name: str = NAME) -> list[str]:
-    return told(explain_message(await seen(world, message_id, name)))
+async def message(world: PulsarWorld, message_id: str, name: str = NAME, **access: Any) -> list[str]:
+    return told(explain_message(await seen(world, message_id, name, **access)))
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -364,15 +364,10 @@ async def test_entries_that_are_not_there() -> None:
         away = await world.ledger(NAME, plain(b"b"))
         lost = await world.ledger(NAME, plain(b"c"))
         await world.trim(NAME)
-        world.offload(NAME, 0, "aws-s3", deleted=True)
         with pytest.raises(InvalidArgumentError, match=f"no ledger {gone.ledger_id}.*trimmed.*bk topic show"):
             await message(world, f"{gone.ledger_id}:0")
         with pytest.raises(InvalidArgumentError, match=f"{NAME} has no entry {lost.ledger_id}:7.*ends at entry 0"):
             await message(world, f"{lost.ledger_id}:7")
-        assert await message(world, f"{away.ledger_id}:0") == [
-            f"note: ledger {away.ledger_id} is only in the storage of aws-s3: a read looks for the entry there, and "
-            "this command does not"
-        ]
         world.offload(NAME, 0, "filesystem", deleted=True)
         (found,) = await message(world, f"{away.ledger_id}:0")
         assert found.startswith(
@@ -381,6 +376,33 @@ async def test_entries_that_are_not_there() -> None:
         )
         await world.writer.delete_ledger(lost.ledger_id)
         assert "does not exist" in (await message(world, f"{lost.ledger_id}:0"))[0]
+
+
+async def test_an_entry_that_only_object_storage_has_is_read_there(tmp_path: Path) -> None:
+    async with pulsar_world() as world:
+        transactions(world)
+        chunks = await world.ledger(NAME, [chunk(0, b"a"), txn(b"b", 1), txn(b"c", 2), chunk(1, b"d")])
+        later = await world.ledger(NAME, [chunk(2, b"e"), marker(22, 2), marker(21, 1)])
+        objects = [await world.offload_to(tmp_path, NAME, number) for number in range(2)]
+        at, end = chunks.ledger_id, later.ledger_id
+        storage = OffloadStorage(uri=tmp_path.as_uri())
+        where = f"note: ledger {at} is only in the storage of aws-s3"
+
+        async def said(entry: str) -> list[str]:
+            return await message(world, entry, offload=storage)
+
+        assert await said(f"{at}:1") == ["fine: a read shows it: transaction (1,1) was committed", where]
+        (aborted, _) = await said(f"{at}:2")
+        assert aborted.startswith("note: a read of committed messages leaves it out: transaction (1,2) was aborted")
+        (whole, _) = await said(f"{at}:3")
+        assert whole.endswith(f"it is chunk 2 of 3 of a message from {at}:0 to {end}:0")
+        with pytest.raises(InvalidArgumentError, match=f"{NAME} has no entry {at}:4.*ends at entry 3"):
+            await said(f"{at}:4")
+        for each in objects:
+            each.unlink()
+        (missing, copy) = await said(f"{at}:1")
+        assert missing.startswith(f"problem: a read that reaches entry {at}:1 ends with an error: ")
+        assert copy == where
 
 
 @pytest.mark.parametrize("text", ["", "1", "x:0", "1:-1", "-1:0", "1:0:-1:0:0", "1:9999999999999999999", "1:0:-2"])
