@@ -26,6 +26,7 @@ from benchmarks.peers.pulsar import (
 from benchmarks.report.figures import Run, elapsed
 from benchmarks.running.processes import APACHES_BOOKIES, BOOKIES, BROKER, CLIENT
 from benchmarks.running.world import World
+from benchmarks.spark.in_memory import InMemory
 from benchmarks.spark.session import drop_rows
 from benchmarks.spark.session import session as spark_session
 from bk_core.entries.batch import EntryBatch
@@ -231,6 +232,15 @@ def spark_ours(world: World) -> Callable[[], Run]:
     return lambda: _spark_run(frame.load(), count)
 
 
+def spark_memory(world: World) -> Callable[[], Run]:
+    """Measure Spark alone: a source returns as many rows from memory."""
+    session, _, count = spark_topic(world)
+    session.dataSource.register(InMemory)
+    frame = session.read.format("inmemory").schema("value BINARY").options(rows=count, size=SPARK_SIZE)
+    check(frame.load(), count)
+    return lambda: _spark_run(frame.load(), count)
+
+
 def spark_client(world: World) -> Callable[[], Run]:
     session, name, count = spark_topic(world)
     pulsar = world.of(Pulsar)
@@ -313,6 +323,8 @@ MEASUREMENTS = (
         peers=(
             Peer("pulsar", spark_client, (3,), "client in tasks", kinds=(SPARK, BROKER, BOOKIES),
                  note=f"mapInArrow, whose tasks read a partition each with pulsar-client; {NOTE}"),
+            Peer("raw", spark_memory, (None,), "memory", kinds=(SPARK,),
+                 note="the ceiling: a source in Python that returns as many rows of 1 KB from memory"),
         ),
     ),
     *(

@@ -106,6 +106,7 @@ async def test_a_round_trims_deletes_and_compacts_and_the_next_has_nothing_to_do
         await finish(world, worker)
 
 
+@pytest.mark.long
 @pytest.mark.rule("N6")
 @pytest.mark.parametrize("applied", [False, True])
 async def test_a_worker_killed_at_any_write_leaves_nothing_that_the_next_does_not_finish(applied: bool) -> None:

@@ -60,7 +60,7 @@ async def shown(world: PulsarWorld) -> set[EntryPosition]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(some(40, few=8)))
+@pytest.mark.parametrize("seed", range(some(40, few=4)))
 async def test_an_entry_is_said_to_be_shown_if_a_read_shows_it(seed: int) -> None:
     dice = random.Random(seed)
     async with pulsar_world() as world:

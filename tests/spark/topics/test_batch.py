@@ -181,6 +181,7 @@ def test_a_message_that_began_before_the_start_and_ends_after_it_is_shown(world:
     assert world.values(startingoffsets=json.dumps({NAME: f"{second.ledger_id}:1"})) == [b"later"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_any_split_gives_the_rows_of_the_client(world: SparkWorld, seed: int) -> None:
     chance = random.Random(seed)

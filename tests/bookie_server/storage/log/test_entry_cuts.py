@@ -100,6 +100,7 @@ def test_one_entry_costs_the_columns_once_and_then_its_own_bytes(tmp_path: Path)
     storage.close()
 
 
+@pytest.mark.long
 @pytest.mark.rule("S5")
 @pytest.mark.parametrize("digest_type", [each for each in DigestType if each.is_checksum])
 def test_every_byte_that_is_used_is_checked(tmp_path: Path, digest_type: DigestType) -> None:
