@@ -59,8 +59,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="payload-beyond-its-batch",
         path="bk_core/pulsar/messages/batches.py",
-        old="        at = stop + size\n        if at > end:\n",
-        new="        at = stop + size\n        if False:\n",
+        old="    if at > end:\n",
+        new="    if False:\n",
         tests=("tests/pulsar/test_many_batches.py::test_a_walk_finds_what_protobuf_parses",),
         breaks="bytes of the next entry are delivered in a message",
     ),

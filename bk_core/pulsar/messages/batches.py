@@ -33,6 +33,7 @@ _TAGS_BEFORE = (PROPERTIES << 3 | BYTES, PARTITION_KEY << 3 | BYTES)
 _U32 = struct.Struct(">I")
 _HEAD = struct.Struct(">IBBB")
 """The size of a message's metadata and the first three bytes of them, which usually are the payload's size."""
+_HEAD_BYTES = _HEAD.size
 
 
 def walk(data: memoryview, begin: int, end: int, count: int) -> tuple[I64, I64, I64]:
@@ -43,30 +44,31 @@ def walk(data: memoryview, begin: int, end: int, count: int) -> tuple[I64, I64, 
         raise ValueError(f"{end - begin} bytes cannot be {count} messages")
     if count > MESSAGES_MAX:
         raise ValueError(f"it has {count} messages, more than {MESSAGES_MAX}")
-    at, stops, sizes, head = begin, list[int](), list[int](), _HEAD.unpack_from
+    at, begins, stops, head = begin, list[int](), list[int](), _HEAD.unpack_from
     for _ in range(count):
-        if at + 4 > end:
-            raise ValueError("a batch has fewer messages than its metadata say")
-        if at + _HEAD.size <= end:
+        begins.append(at)
+        if at + _HEAD_BYTES <= end:
             length, tag, low, high = head(data, at)
-        else:
+        elif at + 4 <= end:
             length, tag, low, high = _U32.unpack_from(data, at)[0], 0, 0, 0
-        stop = at + 4 + length
-        if stop > end:
-            raise ValueError("the metadata of a message in a batch are cut off")
-        if tag == _TAG_OF_SIZE and length >= 3 and (low < 0x80 or high < 0x80):
-            size = low if low < 0x80 else low & 0x7F | high << 7
         else:
-            size = _payload_size(bytes(data[at + 4 : stop]))
-        at = stop + size
-        if at > end:
-            raise ValueError("a message in a batch is cut off")
-        stops.append(stop)
-        sizes.append(size)
-    ends, payloads = np.array(stops, dtype=np.int64), np.array(sizes, dtype=np.int64)
-    begins = np.empty_like(ends)
-    begins[:1], begins[1:] = begin, ends[:-1] + payloads[:-1]
-    return begins + 4, ends, payloads
+            raise ValueError("a batch has fewer messages than its metadata say")
+        at += 4 + length
+        stops.append(at)
+        if tag == _TAG_OF_SIZE and length > 2 and high < 0x80 <= low:
+            at += low & 0x7F | high << 7
+        elif at > end:
+            raise ValueError("the metadata of a message in a batch are cut off")
+        elif tag == _TAG_OF_SIZE and length > 1 and low < 0x80:
+            at += low
+        else:
+            at += _payload_size(bytes(data[begins[-1] + 4 : at]))
+    if at > end:
+        raise ValueError("a message in a batch is cut off")
+    starts, ends = np.array(begins, dtype=np.int64), np.array(stops, dtype=np.int64)
+    payloads = np.empty_like(ends)
+    payloads[-1:], payloads[:-1] = at - ends[-1:], starts[1:] - ends[:-1]
+    return starts + 4, ends, payloads
 
 
 def _payload_size(metadata: bytes) -> int:
