@@ -17,6 +17,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     BookKeeperError,
     InvalidArgumentError,
+    NotEnoughBookiesError,
     SchemaChangedError,
     SchemaMismatchError,
 )
@@ -140,6 +141,28 @@ def test_a_write_with_another_codec_than_the_logs_is_refused_before_anything_is_
     assert read(uri)["value"].to_pylist()[-1] == b"y"
     with pytest.raises(InvalidArgumentError, match=rf"several codecs.*{earlier}, raw.*raw.* alone"):
         read(uri, AB, codec="arrow")
+
+
+@pytest.mark.rule("E1")
+def test_a_write_that_is_refused_makes_no_log(bookkeeper: BookKeeper, uri: str) -> None:
+    refused: list[tuple[types.StructType, dict[str, str], type[BookKeeperError]]] = [
+        (AB, {}, InvalidArgumentError),
+        (types.StructType().add("v", types.YearMonthIntervalType()), {"codec": "arrow"}, InvalidArgumentError),
+        (AB, {"codec": "arrow", "ensemblesize": "9"}, NotEnoughBookiesError),
+    ]
+    for schema, options, error in refused:
+        with pytest.raises(error):
+            source(uri, path="events", **options).writer(schema, False)
+    assert bookkeeper.store.list_logs() == []
+
+
+def test_columns_are_chosen_by_name_or_by_a_schema_and_must_be_there(uri: str) -> None:
+    append(uri, AB, [{"a": n, "b": "x"} for n in range(3)], codec="arrow")
+    assert read(uri, codec="arrow", columns="a, offset").to_pydict() == {"a": [0, 1, 2], "offset": [0, 0, 0]}
+    with pytest.raises(InvalidArgumentError, match=r"nope; choose from a, b, log"):
+        source(uri, path="events", codec="arrow", columns="a,nope").schema()
+    with pytest.raises(InvalidArgumentError, match="leave one of the two out"):
+        source(uri, path="events", codec="arrow", columns="a").reader(AB)
 
 
 def test_not_null_inside_a_type_is_dropped_by_a_write_and_kept_by_a_read_that_declares_it(uri: str) -> None:

@@ -16,6 +16,9 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
+    NoSuchLedgerError,
+    WrongDigestTypeError,
+    WrongPasswordError,
 )
 from bk_core.logs.model.head import Extent, LogHead
 from bk_spark import codecs
@@ -74,6 +77,24 @@ def test_bounds_beyond_the_end_are_an_error_not_fewer_rows(bookkeeper: BookKeepe
     assert resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="10")).ranges == ()
     with pytest.raises(InvalidArgumentError, match="ends before it starts"):
         resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, startingentryid="5", endingentryid="4"))
+
+
+def test_a_part_of_a_closed_ledger_is_as_large_as_its_entries(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 100)
+    cut = options(ledger.ledger_id, startingentryid="10", endingentryid="20")
+    assert ranges(resolve.resolve_batch(bookkeeper, cut)) == [(10, 19, 100)]
+
+
+def test_wrong_password_digest_and_ledger_are_named(bookkeeper: BookKeeper) -> None:
+    ledger = written(bookkeeper, 1, password=b"secret")
+    with pytest.raises(WrongPasswordError):
+        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id))
+    good = options(ledger.ledger_id, ledgerpassword="secret")
+    assert ranges(resolve.resolve_batch(bookkeeper, good)) == [(0, 0, 10)]
+    with pytest.raises(WrongDigestTypeError):
+        resolve.resolve_batch(bookkeeper, options(ledger.ledger_id, ledgerpassword="secret", digesttype="MAC"))
+    with pytest.raises(NoSuchLedgerError, match="nearest"):
+        resolve.resolve_batch(bookkeeper, options(999))
 
 
 @pytest.mark.rule("K3")
