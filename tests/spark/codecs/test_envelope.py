@@ -169,3 +169,9 @@ def test_a_header_key_that_is_no_utf8_is_refused_with_its_row() -> None:
     given = rows({"value": b"x"}, {"value": b"y"}).set_column(3, SCHEMA.field(3), headers)
     with pytest.raises(InvalidArgumentError, match=r"not UTF-8.*column headers of row 6"):
         written(WRITER, given, first_row=5)
+
+
+def test_another_codecs_extents_are_refused_before_they_are_read() -> None:
+    ALL.check("events", {("envelope", 0), ("raw", 0)}, {})
+    with pytest.raises(InvalidArgumentError, match=r"several codecs.*written with arrow, envelope.*raw.* alone"):
+        ALL.check("events", {("envelope", 0), ("arrow", 1)}, {})

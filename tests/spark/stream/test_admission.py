@@ -54,6 +54,10 @@ def test_one_entry_above_the_limit_is_taken_all_the_same_but_only_one() -> None:
     assert taken({A: backlog(3, 1000), B: backlog(3, 1000)}, TriggerLimits(None, 10)) == {"a": 1, "b": 0}
 
 
+def test_an_end_below_the_begin_takes_nothing_and_makes_no_room_for_others() -> None:
+    assert taken({A: Backlog(10, 4), B: backlog(10)}, TriggerLimits(5, None)) == {"a": 0, "b": 5}
+
+
 def test_more_sources_than_room_take_turns() -> None:
     sources: dict[Source, Backlog] = {LedgerSource(i): backlog(100) for i in range(7)}
     after, served = None, dict.fromkeys(sources, 0)

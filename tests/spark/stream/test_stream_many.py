@@ -137,6 +137,16 @@ def test_a_limit_is_shared_and_a_quiet_log_goes_along(bookkeeper: BookKeeper, so
     assert nexts(ask(by_bytes, by_bytes.initialOffset())) == {"busy": 8, "quiet": 1}
 
 
+def test_logs_take_turns_when_there_is_not_room_for_all(bookkeeper: BookKeeper, source: Source) -> None:
+    for name in ("a", "b", "c"):
+        publish(bookkeeper, name, 5)
+    reader = source(logs="a,b,c", startingoffsets="earliest", maxentriespertrigger="1")
+    at = reader.initialOffset()
+    for _ in range(3):
+        at = ask(reader, at)
+    assert nexts(at) == {"a": 1, "b": 1, "c": 1}
+
+
 def test_a_new_log_of_a_pattern_is_read_from_its_beginning(bookkeeper: BookKeeper, source: Source) -> None:
     publish(bookkeeper, "ev-a", 5)
     publish(bookkeeper, "other", 5)

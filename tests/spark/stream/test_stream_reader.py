@@ -93,6 +93,10 @@ def test_a_source_that_ends_before_the_stream_is_an_error_when_that_lasts_and_fo
     time.sleep(0.3)
     with pytest.raises(NoSuchEntryError, match="ends at 10, the stream is at 50"):
         reader.latestOffset(ahead)
+    lenient = source(uri, ledger, failondataloss="false")
+    monkeypatch.setattr(stream_read, "BEHIND_MAX_S", -1.0)
+    assert lenient.latestOffset(ahead) == ahead
+    lenient.stop()
     reader.stop()
     assert reader._watch is not None
     assert not reader._watch.is_running
