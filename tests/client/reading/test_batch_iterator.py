@@ -294,6 +294,7 @@ def signal_main() -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ranges_that_are_read_ahead_survive_an_interrupt(thread: LoopThread) -> None:
     more = threading.Event()
 
