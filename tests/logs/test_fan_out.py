@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -212,6 +213,15 @@ def test_heads_that_are_too_large_together_keep_the_pages_that_they_name(monkeyp
         head = write.writes[log].head
         assert (head.tail, len(head.pages)) == ((), 1)
         assert {new.name for new in request.pages} == {head.pages[0].name, head.schemas[0].page}
+
+
+@pytest.mark.rule("N3")
+def test_logs_that_cannot_fit_one_step_are_refused_with_their_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bk_core.logs.machines.change.STEP_BYTES_MAX", 500)
+    error = run(publishing(), read(a=EMPTY, b=EMPTY), BOTH)
+    assert isinstance(error, InvalidArgumentError)
+    assert re.search(r"2 logs, \d+ of 500 bytes", str(error))
+    assert error.outcome is Outcome.NOT_APPLIED
 
 
 def test_one_step_holds_a_hundred_logs_at_most() -> None:
