@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +25,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NoSuchLedgerError, NoSuchLogError
 from tests.kit.served_cluster import ServedCluster
 
+LISTENS_TO = (signal.SIGUSR1, signal.SIGUSR2)
 SHAPE = {"ensemble_size": 2, "write_quorum_size": 2, "ack_quorum_size": 2}
 
 
@@ -79,6 +84,52 @@ def test_rebalance_moves_copies_to_a_new_bookie_and_every_entry_stays(
         assert code == 0, err
         assert not [each for each in again if "ledgerId" in each], "what is balanced stays"
         assert done
+
+
+@pytest.fixture
+def _signals_and_level() -> Iterator[None]:
+    """A server listens to signals and lowers the level of the root's log; both are set back."""
+    level, handlers = logging.getLogger().level, {each: signal.getsignal(each) for each in LISTENS_TO}
+    yield
+    logging.getLogger().setLevel(level)
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.long  # a worker looks for marks every five seconds
+@pytest.mark.rule("D23")
+@pytest.mark.usefixtures("_signals_and_level")
+def test_autorecovery_waits_and_copies_as_its_command_line_says(
+    cluster: ServedCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lost, times = cluster.add(), list[float]()
+    with blocking.connect(cluster.uri) as client:
+        while copies(client)[lost] < 4 << 20:
+            with client.create_ledger(**SHAPE) as writer:
+                writer.append(bytes(1 << 20))
+        assert cluster.stop_one() == lost
+        stopped = time.monotonic()
+
+        def end_it() -> None:
+            """End the command once every copy has moved, or after a while."""
+            while signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, before):
+                time.sleep(0.01)
+            while (left := copies(client)[lost]) and time.monotonic() < stopped + 40:
+                if left < 4 << 20 and not times:
+                    times.append(time.monotonic())
+                time.sleep(0.02)
+            times.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        before = signal.getsignal(signal.SIGTERM)
+        ending = threading.Thread(target=end_it)
+        ending.start()
+        command = ["autorecovery", "--lost-bookie-delay", "1s", "--rate", "1m", "--repairs", "1", "--name", "healer"]
+        assert main.run([*command, "--metadata-service-uri", cluster.uri]) == 0
+        ending.join()
+        assert copies(client)[lost] == 0
+        assert capfd.readouterr().out.splitlines()[0] == "ready healer"
+        assert times[1] - times[0] > 1, "copies of some megabytes, of which one is paid for in a second"
 
 
 def test_upkeep_runs_one_round_merges_small_ledgers_and_says_what_it_did(

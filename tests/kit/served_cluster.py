@@ -51,6 +51,12 @@ class ServedCluster:
         self._bookies.append(bookie)
         return str(bookie.bookie_id)
 
+    def stop_one(self) -> str:
+        """Stop the newest bookie, and return its id."""
+        bookie = self._bookies.pop()
+        self._run(bookie.stop())
+        return str(bookie.bookie_id)
+
     async def _start(self, number: int) -> Bookie:
         return await Bookie.start(bookie_config(self._folder / str(number), self.uri, **self._settings))
 
