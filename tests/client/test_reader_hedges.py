@@ -12,6 +12,7 @@ import pytest
 
 from bk_core.errors import NoSuchLedgerError
 from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_store import MemoryStore
 from tests.kit.waiting import eventually
 
 
@@ -98,3 +99,23 @@ async def test_a_tail_of_a_ledger_that_is_deleted_ends_with_an_error() -> None:
                 await tail
         await reader.close()
         await writer.abandon()
+
+
+async def test_entries_whose_copies_moved_since_the_ledger_was_opened_are_found_at_their_new_place() -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"0")
+        await writer.close()
+        reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
+        record = cluster.store.read_ledger(writer.ledger_id)
+        (fragment,) = record.value.fragments
+        for name in ("b7", "b8", "b9"):
+            cluster.network.add(name)
+            cluster.register(name)
+            cluster.network.bookies[name].store.ledgers.update(cluster.network.bookies["b0"].store.ledgers)
+        for name in fragment.ensemble:
+            cluster.network.bookies[name].store.ledgers.clear()
+        moved = replace(record.value, fragments=(replace(fragment, ensemble=("b7", "b8", "b9")),))
+        MemoryStore(cluster.cluster).write_ledger(writer.ledger_id, moved, record.version)
+        assert [v async for b in reader.read(0, 0) for v in b.to_list()] == [b"0"]
+        await reader.close()
