@@ -190,6 +190,17 @@ def test_client_with_many_requests_does_not_delay_another(active: int) -> None:
     assert len(served) <= active + 2
 
 
+def test_first_part_of_a_stream_comes_before_further_ones_of_others() -> None:
+    bench = Bench(read_part_bytes=1, reads_active_max=16)
+    stored(bench)
+    for stream in OTHERS[:4]:
+        reading(bench, stream, 4)
+    assert len(parts(bench.disk())) == 8, "half of what is not kept for recovery, and the first ones of two"
+    for stream in OTHERS[4:12]:
+        reading(bench, stream, 4)
+    assert {request[0] for request in parts(bench.disk())} == {*OTHERS[4:8]}
+
+
 @pytest.mark.rule("L3")
 def test_long_answer_gives_others_their_turn_between_its_parts() -> None:
     bench = Bench(reads_active_max=1, read_part_bytes=100)
