@@ -104,6 +104,21 @@ def test_small_tasks_make_no_ledger_and_the_driver_makes_one_for_all(
     assert custom["bk.publish.id"].decode() == writer.publish_id.text
 
 
+@pytest.mark.rule("N8")
+def test_the_driver_says_which_log_it_made_what_it_wrote_and_what_it_published(
+    bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bk_spark")
+    writer = LogWriter.plan(options(uri, path="events"), VALUE)
+    writer.commit(written(writer, monkeypatch, rows("a"), rows("b")))
+    (ledger,) = bookkeeper.list_ledgers()
+    assert [record.getMessage() for record in caplog.records if record.name == log_writer.logger.name] == [
+        "created log events",
+        f"wrote 2 entries of small tasks into ledger {ledger}",
+        f"published 2 rows to log events as {writer.publish_id.text}",
+    ]
+
+
 def test_a_ledger_that_is_given_up_is_gone_and_takes_no_more_entries(bookkeeper: BookKeeper, uri: str) -> None:
     given = options(uri, path="events")
     attempt = Attempt(0, 0, PublishId.txn("a-job", 1))
