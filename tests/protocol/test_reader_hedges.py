@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -149,3 +151,31 @@ def test_a_bookie_that_never_stops_is_stopped() -> None:
     for _ in range(2):
         assert machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))) == []
     assert cancels(list(machine.step(ev.FramesRead(first.request, memoryview(bytes(made)))))) == [first.request]
+
+
+def test_who_was_late_goes_on_with_what_it_was_asked_for() -> None:
+    machine, effects = started(4, 2)
+    asked = [*sends(effects), *sends(list(machine.step(LATE)))]
+    assert len({read.bookie for read in asked}) == 4
+    for read in asked:
+        machine.step(ev.FramesRead(read.request, part_of(read, (4, 2), 6)))
+    machine.step(LATE)
+    effects = list(machine.step(LATE))  # all have fallen silent again
+    assert delivered(effects) == VALUES[:6]
+    assert (cancels(effects), sends(effects)) == ([], [])
+    assert ev.SetTimer("late", 2_000) in effects
+    for read in asked:
+        rest = replace(read, first=6)
+        effects += machine.step(ev.FramesRead(read.request, part_of(rest, (4, 2), 6)))
+    for read in asked:
+        effects += machine.step(ev.ReadAnswered(read.request, 11))
+    assert delivered(effects) == VALUES
+    assert machine.done
+
+
+def test_a_gap_is_asked_last_of_a_bookie_known_to_be_slow() -> None:
+    machine, effects = started(prefer=2, avoid=["b0"])
+    (read,) = sends(effects)
+    assert read.bookie == "b1"
+    (read,) = sends(list(machine.step(ev.ReadAnswered(read.request, 11, (EntryRange(0, 0),)))))
+    assert read.bookie == "b2"
