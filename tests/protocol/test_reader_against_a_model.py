@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from bk_core import quorum
+from bk_core.client.reading.shared_read import SharedRead
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame, encode_frame
@@ -171,18 +172,22 @@ class World:
                 case _:
                     self.end = effect
 
+    def fire(self, name: str) -> ev.TimerFired:
+        self.timers.discard(name)
+        return ev.TimerFired(name)
+
     def next_event(self) -> object:
         """Somebody speaks; when nobody does, a timer fires; a silent bookie speaks when only it is left, or gives up.
 
         A timer of ``late`` may fire at any moment: a machine must not care.
         """
         ready = [asked for asked in self.requests.values() if not asked.silent]
-        if "late" in self.timers and self.requests and self.random.random() < (0.1 if ready else 0.7):
-            self.timers.discard("late")
-            return ev.TimerFired("late")
+        late = sorted(name for name in self.timers if name.startswith("late"))
+        if late and self.requests and self.random.random() < (0.1 if ready else 0.7):
+            return self.fire(self.random.choice(late) if len(late) > 1 else late[0])
+        again = sorted(name for name in self.timers if name.startswith("again"))
         if not ready and not self.requests:
-            self.timers.discard("again")
-            return ev.TimerFired("again")
+            return self.fire(self.random.choice(again) if len(again) > 1 else again[0])
         asked = self.random.choice(ready or list(self.requests.values()))
         if asked.silent and not self.is_good_for_some(asked.read) and self.random.random() < 0.5:
             asked.said = [ev.ReadFailed(asked.read.request, "deadline")]
@@ -195,8 +200,11 @@ class World:
                     self.denied.setdefault(n, set()).add(asked.read.bookie)
         return event
 
+    def make(self, first: int, last: int, **options: object) -> RangeRead | SharedRead:
+        return RangeRead(self.metadata, digester(), first, last, bytes_max=1 << 20, **options)
+
     def run(self, first: int, last: int, **options: object) -> None:
-        machine = RangeRead(self.metadata, digester(), first, last, bytes_max=1 << 20, **options)
+        machine = self.make(first, last, **options)
         self.carry(list(machine.start()))
         for _ in range(5_000):
             if self.end is not None:
@@ -207,14 +215,14 @@ class World:
         assert self.got == self.values[first : first + len(self.got)]
         self.judge(machine, first, last)
 
-    def judge(self, machine: RangeRead, first: int, last: int) -> None:
+    def judge(self, machine: RangeRead | SharedRead, first: int, last: int) -> None:
         if isinstance(self.end, ev.FinishRead):
             assert len(self.got) == last + 1 - first
             return
         assert isinstance(self.end, ev.Fail)
         assert not self.honest, f"an honest bookie had it: {self.end.error}"
         missing = first + len(self.got)
-        assert machine.next == missing
+        assert not isinstance(machine, RangeRead) or machine.next == missing
         everybody = set(self.write_set(missing))
         if isinstance(self.end.error, NoSuchEntryError):
             assert self.denied.get(missing, set()) >= everybody, "called lost, though not all deny it"

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bk_core.client.reading.shared_read import PartRead, SharedRead
+from bk_core.client.reading.sharing import Sharing
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
@@ -21,6 +24,23 @@ if TYPE_CHECKING:
 
 WATCH_MS = 2_000.0
 SPECULATIVE_MS = 60.0
+SHARED_BYTES_MAX = 300
+"""The size of an answer in a shared range, so that the few entries of a schedule are several chunks."""
+
+
+class Turns(Sharing):
+    """Wants one, two and three bookies in turn: each batch that comes changes the number."""
+
+    def __init__(self, most: int, reached: Callable[[], None]) -> None:
+        super().__init__(most)
+        self._reached = reached
+
+    def arrived(self, size: int, left: int) -> None:
+        self.wanted = self.wanted % self._most + 1
+
+    def serves(self, count: int) -> None:
+        if count > 1:
+            self._reached()
 
 
 class ReadHost(Host):
@@ -35,18 +55,22 @@ class ReadHost(Host):
         first: EntryId,
         last: EntryId,
         done: Callable[[BookKeeperError | None], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
         super().__init__(world, name, ledger_id)
         self.next, self.done = first, done
-        self.machine = RangeRead(
-            metadata,
-            Digester(metadata.digest_type, PASSWORD, ledger_id),
-            first,
-            last,
-            bytes_max=1 << 16,
-            speculative_ms=SPECULATIVE_MS,
-            prefer=world.random.randrange(metadata.ensemble_size),
-        )
+        digester = Digester(metadata.digest_type, PASSWORD, ledger_id)
+        make = partial(PartRead if is_shared else RangeRead, metadata, digester, speculative_ms=SPECULATIVE_MS)
+        prefer = world.random.randrange(metadata.ensemble_size)
+        self.machine: RangeRead | SharedRead
+        if is_shared:
+            sharing = Turns(metadata.write_quorum_size, lambda: self.scheduler.reached("bookies shared a range"))
+            self.machine = SharedRead(
+                make, metadata, first, last, sharing=sharing, bytes_max=SHARED_BYTES_MAX, prefer=prefer
+            )
+        else:
+            self.machine = make(first, last, bytes_max=1 << 16, prefer=prefer)
         self._handlers |= {
             pe.DeliverBatch: self._deliver,
             pe.FinishRead: lambda _: self._end(None),
@@ -143,6 +167,7 @@ class TailHost(Host):
             self.next,
             self.machine.lac,
             lambda error: self._read_ended(reader, error),
+            is_shared=self._reads_made % 2 == 0,
         )
         self.world.hosts.append(reader)
 

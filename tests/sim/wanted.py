@@ -19,6 +19,7 @@ WANTED: dict[str, tuple[str, ...]] = {
         "an answer with a flipped bit",
         "an ensemble change of recovery was lost",
         "an entry recovered from exactly one copy",
+        "bookies shared a range",
         "crash between fence set and fence durable",
         "crash in a commit",
         "explicit LAC",

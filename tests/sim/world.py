@@ -288,7 +288,8 @@ class World:
         assert truth.record is not None
         ends: list[BookKeeperError | None] = []
         value = truth.record.value
-        reader = ReadHost(self, name, ledger_id, value, 0, value.last_entry_id, ends.append)
+        is_shared = value.last_entry_id % 2 == 1
+        reader = ReadHost(self, name, ledger_id, value, 0, value.last_entry_id, ends.append, is_shared=is_shared)
         self.hosts.append(reader)
         while not ends and self.scheduler.now < deadline and self.scheduler.step():
             pass

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives :class:`~bk_core.protocol.reader.RangeRead` over a transport, as one async generator.
+"""Drives :class:`~bk_core.client.reading.shared_read.SharedRead` over a transport, as one async generator.
 
 The consumer sets the pace: parts that arrive wait in a queue, and a request asks for no more bytes than this queue may
-hold.
+hold. The driver measures how long the consumer waits, and the machine decides how many bookies serve the range.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
+from bk_core.client.reading.shared_read import PartRead, SharedRead
+from bk_core.client.reading.sharing import Sharing
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
 from bk_core.client.running.refused import Refused
@@ -39,7 +41,7 @@ from bk_core.protocol.events import (
     SetTimer,
     TimerFired,
 )
-from bk_core.protocol.reader import RangeRead, ReadEvent
+from bk_core.protocol.reader import ReadEvent
 from bk_core.transport.port import ReadPart, RefusedError, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
@@ -148,18 +150,19 @@ async def read_range(
     """Read the entries ``first`` to ``last`` in order, each once and verified. Bookies in ``slow`` are asked last. With
     ``parts``, read only these parts of the entries. Raises NoSuchEntryError, EntryUnreadableError,
     PermissionDeniedError, and AuthenticationError if every bookie of an entry refuses this client."""
-    read = RangeRead(
+    make = partial(PartRead, metadata, digester, speculative_ms=config.speculative_read_ms, parts=parts)
+    sharing = Sharing(metadata.write_quorum_size)
+    read = SharedRead(
+        make,
         metadata,
-        digester,
         first,
         last,
+        sharing=sharing,
         bytes_max=config.read_bytes_max,
         prefer=prefer,
-        speculative_ms=config.speculative_read_ms,
         avoid=slow.now() if slow is not None else (),
-        parts=parts,
     )
-    requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000)
+    requests = _Requests(transport, digester.ledger_id, config.read_timeout_ms / 1000, read.goes_on, sharing.waited)
     requests.trace(first, last)
     observer = observer or Observer()
     counts, began, waits = observer.counts, time.monotonic(), True
@@ -256,10 +259,19 @@ class _Timer:
 
 class _Requests:
     """The requests of one range read. A :class:`ToldRead` puts its answers into the event queue by itself, at most the
-    bytes that it asked for. Each other read has a task, which waits while PARTS_QUEUED_MAX events are queued."""
+    bytes that it asked for. Each other read has a task, which waits while PARTS_QUEUED_MAX events are queued.
+    ``goes_on`` says whether a request continues after its answer, and ``waited`` is called after each wait."""
 
-    def __init__(self, transport: Transport, ledger_id: LedgerId, deadline_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        ledger_id: LedgerId,
+        deadline_s: float,
+        goes_on: Callable[[int], bool],
+        waited: Callable[[float, float, float], None],
+    ) -> None:
         self._transport, self._ledger_id, self._deadline_s = transport, ledger_id, deadline_s
+        self._goes_on, self._waited = goes_on, waited
         self._loop = asyncio.get_running_loop()
         self.refused = Refused()
         self._events: deque[tuple[_Ahead | _Timer | None, ReadEvent]] = deque()
@@ -292,7 +304,9 @@ class _Requests:
     def _ask_ahead(self, effect: SendRead, answer: ReadAnswered) -> None:
         """Send the request that continues where this answer ends, if the machine is likely to ask for it."""
         through = answer.answered_through
-        if self._ahead is None and effect.first <= through < effect.last and not (answer.absent or answer.unknown):
+        if self._ahead is not None or not effect.first <= through < effect.last or answer.absent or answer.unknown:
+            return
+        if self._goes_on(effect.request):
             self._ahead = ahead = _Ahead(replace(effect, request=effect.request + 1, first=through + 1))
             ahead.asked = self._ask(ahead.effect, ahead)
 
@@ -316,8 +330,11 @@ class _Requests:
     async def next_event(self) -> ReadEvent:
         while True:
             while not self._events:
+                began = time.monotonic()
                 self._waiter = self._loop.create_future()
                 await self._waiter
+                now = time.monotonic()
+                self._waited(now, now - began, time.thread_time())
             source, event = self._events.popleft()
             if self._room and not (room := self._room.popleft()).done():
                 room.set_result(None)

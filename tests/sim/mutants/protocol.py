@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bk_core import quorum
+from bk_core.client.reading.shared_read import SharedRead
 from bk_core.entries.frame import decode_frame
 from bk_core.metadata.tree.ledgers import Ledgers
 from bk_core.model import NO_ENTRY, Versioned
@@ -387,6 +388,18 @@ def lost_entries_are_skipped() -> AbstractContextManager[None]:
     return patched((RangeRead, "_exhausted", mutant))
 
 
+def chunks_are_delivered_as_they_come() -> AbstractContextManager[None]:
+    """MUST 14: of a range that several bookies serve, the batches of later chunks do not wait."""
+    deliver = SharedRead._deliver
+
+    def mutant(self: SharedRead, chunk: Any, effect: Any, out: list[Any]) -> None:
+        deliver(self, chunk, effect, out)
+        out += chunk.held
+        chunk.held = []
+
+    return patched((SharedRead, "_deliver", mutant))
+
+
 # --- metadata --------------------------------------------------------------------------------------------------------
 
 
@@ -457,4 +470,5 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("MUST8", "a close that met a conflict looks", close_over_anything),
     Mutant("MUST11", "fenced means unknown", fenced_means_not_applied),
     Mutant("MUST14", "a lost entry is an error", lost_entries_are_skipped, script="lost entry"),
+    Mutant("MUST14-shared", "a reader gets entries in order", chunks_are_delivered_as_they_come),
 )
