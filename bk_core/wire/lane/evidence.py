@@ -4,13 +4,12 @@ bookie does not have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bk_core.fixed import fixed
 from bk_core.model import EntryId
 from bk_core.wire.lane.reasons import EntryRange
 
 
-@dataclass(frozen=True, slots=True)
+@fixed()
 class LacEvidence:
     """A bookie's evidence of a ledger's end. Only parts with a valid digest count (P5)."""
 
@@ -22,7 +21,7 @@ class LacEvidence:
     known: bool
 
 
-@dataclass(frozen=True, slots=True)
+@fixed()
 class ReadTrailer:
     """The end of an answer (P4). Without it, ids that did not arrive are UNKNOWN."""
 
