@@ -111,3 +111,14 @@ async def test_none_is_queued_in_a_forked_child() -> None:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         await writer.close()
+
+
+async def test_a_wait_for_an_entry_that_was_not_appended_is_refused_at_once() -> None:
+    async with memory_cluster() as cluster:
+        writer = await cluster.client().create_ledger()
+        await writer.append(b"x")
+        with pytest.raises(InvalidArgumentError, match="no such entry"):
+            await asyncio.wait_for(writer.wait_confirmed(1), 10)
+        await writer.abandon()
+        with pytest.raises(ClientClosedError):
+            await writer.wait_confirmed(1)

@@ -86,6 +86,16 @@ def test_nearly_every_ack_is_taken_without_an_event() -> None:
 
 
 @pytest.mark.rule("P9")
+def test_the_hint_is_not_due_while_an_entry_in_flight_carries_the_lac() -> None:
+    machine = writer()
+    append(machine, b"0")
+    append(machine, b"1")
+    taken = [machine.take_ack(index, machine.delivery.lanes[index].session, 1) for index in range(2)]
+    assert taken == [[], [ev.Confirm(0)]]
+    assert (machine.acked, machine.idle) == (0, False)
+
+
+@pytest.mark.rule("P9")
 def test_an_append_cancels_the_hint_that_an_idle_writer_would_send() -> None:
     machine = writer()
     append(machine, b"0")
