@@ -9,7 +9,7 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import encode_frame
-from bk_core.model import ENTRY_ID_MAX, LedgerMetadata, Versioned
+from bk_core.model import ENTRY_ID_MAX, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.ends.quorum_end import ANSWERS_MAX, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, EntryRange
@@ -175,3 +175,23 @@ def test_a_ledger_that_was_closed_ends_at_its_last_entry_and_one_in_recovery_at_
 
 def test_there_is_nothing_above_the_greatest_id() -> None:
     assert machine_of(metadata(), ENTRY_ID_MAX)[1] == [ev.FinishEnd(metadata(), ENTRY_ID_MAX)]
+
+
+def test_entries_below_the_last_fragment_are_confirmed() -> None:
+    fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b3", "b1", "b2")))
+    record = Versioned(replace(metadata().value, fragments=fragments), 4)
+    machine, asked = machine_of(record)
+    assert [(read.bookie, read.first) for read in asked if isinstance(read, ev.SendRead)] == [
+        ("b3", 5),
+        ("b1", 5),
+        ("b2", 5),
+    ]
+    assert answer(machine, asked, (), (), ()) == [ev.FinishEnd(record, 4)]
+
+
+def test_an_entry_that_is_not_there_after_the_wait_is_not_shown() -> None:
+    machine, asked = machine_of(metadata())
+    answer(machine, asked, (0, 1), (0, 1), ())
+    asked = list(machine.step(ev.TimerFired("settle")))
+    assert answer(machine, asked, (0, 1), (0,), ()) == [ev.ReadMetadata(fresh=True)]
+    assert machine.step(ev.MetadataRead(metadata())) == [ev.FinishEnd(metadata(), 0)]
