@@ -14,6 +14,7 @@ from bk_core.protocol.events import (
     SendLac,
     SessionBroken,
     SessionEnded,
+    SetTimer,
     TimerFired,
     WriteMetadata,
 )
@@ -101,3 +102,13 @@ def test_an_idle_broken_session_costs_nothing_until_the_next_append() -> None:
     assert machine.step(SessionBroken(0, session)) == []
     frames = append(machine, b"0")
     assert [frame.index for frame in frames] == [0, 1, 2]
+
+
+@pytest.mark.rule("P9")
+def test_an_idle_writer_hints_its_lac_once() -> None:
+    machine = writer()
+    append(machine, b"0")
+    acked(machine, 0, 1)
+    assert SetTimer("lac", 5) in acked(machine, 1, 1)
+    assert [hint.bookie for hint in of(machine.step(TimerFired("lac")), SendLac)] == ["b0", "b1", "b2"]
+    assert machine.step(TimerFired("lac")) == []

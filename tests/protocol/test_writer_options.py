@@ -22,7 +22,7 @@ from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane.reasons import Reason
-from tests.protocol.kit import LEDGER, append, digester, metadata
+from tests.protocol.kit import LEDGER, append, batch, digester, metadata
 
 
 def writer(*shape: int, **options: Any) -> LedgerWrite:
@@ -245,3 +245,40 @@ def test_a_bookie_that_was_just_replaced_is_not_taken_back_before_an_entry_is_co
     change_is_written(machine, list(machine.step(ev.BookiesRead(ALL[:4]))))
     fails(machine, 0)
     assert isinstance(error_of(list(machine.step(ev.BookiesRead(ALL[:4])))), NotEnoughBookiesError)
+
+
+def test_a_delayed_change_waits_until_an_ack_quorum_needs_it() -> None:
+    machine = writer(delay_ensemble_change=True)
+    append(machine, b"0")
+    assert of(fails(machine, 0), ev.ReadBookies) == []
+    acked(machine, 1, 1)
+    assert of(acked(machine, 2, 1), ev.Confirm) == [ev.Confirm(0)]
+    assert machine.retained_bytes == 0, "nothing is kept for a bookie that is not replaced"
+    append(machine, b"1")
+    assert of(fails(machine, 1), ev.ReadBookies) == [ev.ReadBookies()]
+    effects = list(machine.step(ev.BookiesRead(ALL)))
+    fragment = of(effects, ev.WriteMetadata)[0].metadata.last_fragment
+    assert fragment.first_entry_id == 1
+    assert not {"b0", "b1"} & set(fragment.ensemble), "both are replaced in one change"
+    sent = of(change_is_written(machine, effects), ev.SendFrame)
+    assert [frame.index for frame in sent] == [0, 1]
+
+
+def test_a_degraded_writer_goes_on_looks_again_later_and_marks_what_is_missing() -> None:
+    machine = writer(allow_degraded_writes=True)
+    append(machine, b"0")
+    fails(machine, 0)
+    effects = list(machine.step(ev.BookiesRead(("b1", "b2"))))
+    assert ev.SetTimer("spares", 5_000) in effects
+    acked(machine, 1, 1)
+    assert of(acked(machine, 2, 1), ev.Confirm) == [ev.Confirm(0)]
+    assert list(machine.step(ev.TimerFired("spares"))) == [], "an idle writer does not look"
+    effects = list(machine.step(ev.Append(batch(b"1"))))
+    assert of(effects, ev.ReadBookies), "the next entry does"
+    effects = list(machine.step(ev.BookiesRead(ALL[:4])))
+    change_is_written(machine, effects)
+    assert machine.delivery.ensemble == ("b3", "b1", "b2")
+    for index, frames in ((0, 1), (1, 2), (2, 2)):
+        acked(machine, index, frames)
+    effects = list(machine.step(ev.Close()))
+    assert of(effects, ev.MarkUnderreplicated) == [ev.MarkUnderreplicated(("b0",))], "it lacks entry 0"
