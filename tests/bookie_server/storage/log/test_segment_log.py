@@ -407,3 +407,14 @@ def test_a_prepared_segment_is_used_or_kept_for_later(tmp_path: Path) -> None:
     assert_honest(again, [entries(1, [0])], healthy=True)
     assert not again.report.damage
     again.close()
+
+
+def test_idle_restarts_do_not_pile_up_segments(tmp_path: Path) -> None:
+    for _ in range(5):
+        storage = Storage(tmp_path / "d")
+        storage.log_maintenance.run()
+        names = storage.files.names(storage.directory.segments_path)
+        assert [name[16:] for name in names].count(".segment") == 1
+        assert len(names) <= 4
+        storage.close()
+    assert storage.directory.identity.boot_count == 5
