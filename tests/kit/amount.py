@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides how many seeds and examples a test tries: all of them, or a part with ``pytest --few``, as in
-``scripts/check``."""
+"""Decides how many seeds and examples a test tries: all of them, or with ``pytest --few``, as in ``scripts/check``, a
+part."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
-# The same examples on every run, and no deadline on a busy machine; --hypothesis-profile=explore looks further.
+# Each run tries the same examples, without a deadline, because the machine may be busy. --hypothesis-profile=explore
+# tries others.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("few", settings.get_profile("repeatable"), max_examples=30)
 settings.register_profile("explore", max_examples=2000, deadline=None)
@@ -16,7 +17,7 @@ _few = False
 
 
 def try_few() -> None:
-    """Let tests try few seeds and examples from here on. Call this before any test is imported."""
+    """Let tests try few seeds and examples from here on. Must be called before any test is imported."""
     global _few
     _few = True
     settings.load_profile("few")
@@ -28,6 +29,6 @@ def some(count: int, few: int) -> int:
 
 
 def examples(times: float) -> settings:
-    """Return the settings for a test that tries ``times`` the usual number of examples, because they are cheap or
-    dear."""
+    """Return the settings for a test that tries ``times`` the usual number of examples. Cheap examples allow more, and
+    dear ones fewer."""
     return settings(max_examples=max(1, round(times * settings().max_examples)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie in memory that answers as Apache's do: entry by entry, in any order, with Apache's statuses. It answers an
-add once the entry is on disk, but a fence that finds no entry before the fence is on disk.
+"""A bookie in memory that answers as Apache's bookies do: entry by entry, in any order, with Apache's statuses. It
+answers an add once the entry is on disk. It answers a fence that finds no entry before the fence is on disk.
 
-:class:`ApacheBookie` has no socket and no clock; :class:`ApacheServer` puts it behind a port.
+:class:`ApacheBookie` has no socket and no clock. :class:`ApacheServer` serves it on a port.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ class Doing:
     answer: Callable[[], None]
     entry: bytes = b""
     recovery: bool = False
-    answered: bool = False  # whether it was answered before it was on disk
+    answered: bool = False  # whether the bookie answered before the operation was on disk
 
 
 class ApacheBookie:
     """The bookie. Everything on disk survives :meth:`kill`. While commits are held, only :meth:`sync` writes to the
     disk.
 
-    ``refuse`` returns the status for an operation, ledger and entry, or None. With ``compares``, an add over an entry
-    with another payload is refused, and so is a wrong LAC body, as by our bookies; Apache's accept both. ``batches``:
-    whether it knows batch reads, as Apache's bookies do since 4.17. ``order`` shuffles the answers to a burst, and the
-    answers after a sync. ``on_disk`` gets every operation that was made durable.
+    ``refuse`` returns the status with which an operation on a ledger and entry is refused, or None. With ``compares``,
+    the bookie refuses an add over an entry with another payload, and a wrong LAC body, as our bookies do. Apache's
+    accept both. ``batches`` says whether the bookie knows batch reads, as Apache's bookies do since 4.17. ``order``
+    shuffles the answers to a burst, and the answers after a sync. ``on_disk`` is called with every operation that
+    became durable.
     """
 
     def __init__(self, later: Later, *, order: random.Random | None = None, compares: bool = False) -> None:
@@ -84,8 +85,8 @@ class ApacheBookie:
     # --- controls ---
 
     def kill(self, kept: int = 0) -> None:
-        """Kill and restart the process. Operations that were not on disk are lost, except the first ``kept``, which are
-        on disk but were never answered."""
+        """Kill and restart the process. Operations that were not on disk are lost, except the first ``kept``. These
+        reached the disk, but the bookie never answered them."""
         self._written(self.unsynced[:kept])
         self.unsynced.clear()
         self._watchers.clear()
@@ -117,7 +118,7 @@ class ApacheBookie:
         self.commit()
 
     def forget(self, ledger_id: int) -> None:
-        """Collect a ledger as garbage: nothing of it is left, not even its fence."""
+        """Delete everything of a ledger, even its fence, as garbage collection does."""
 
         def act() -> None:
             self.ledgers.pop(ledger_id, None)
@@ -126,7 +127,7 @@ class ApacheBookie:
         self._disk.append(act)
 
     def damage(self, ledger_id: int, entry_id: int, bit: int) -> None:
-        """Flip a bit of an entry at rest. No checksum of this bookie finds it."""
+        """Flip a bit of an entry at rest. This bookie has no checksum that finds it."""
 
         def act() -> None:
             ledger = self.ledgers.get(ledger_id)
@@ -182,7 +183,7 @@ class ApacheBookie:
             ledger.entries[entry_id] = entry
             ledger.lac = max(ledger.lac, lac)
 
-        if deferred:  # answered before it is on disk
+        if deferred:  # answered before the operation is on disk
             self._do(Doing("add", act, lambda: None, entry, recovery, answered=True))
             self._woken(ledger_id)
             return answer(Status.EOK)
@@ -218,7 +219,7 @@ class ApacheBookie:
         said = self.read(ledger_id, entry_id)
         if said[0] is not Status.EOK:
             self.unsynced.append(Doing("fence", act, lambda: None, answered=True))
-            return answer(said)  # as Apache's: before the fence is on disk
+            return answer(said)  # Apache's bookies answer before the fence is on disk
         self.unsynced.append(Doing("fence", act, lambda: answer(said)))
         return None
 
@@ -274,12 +275,13 @@ class ApacheBookie:
 
 
 class ApacheConnection:
-    """One client's connection: bytes in, bytes out by ``write``. ``lie`` changes the answers."""
+    """One client's connection. Bytes from the client go to :meth:`receive`; answers leave through ``write``. ``lie``
+    changes the answers."""
 
     def __init__(self, bookie: ApacheBookie, write: Callable[[bytes], None]) -> None:
         self.bookie, self._write = bookie, write
         self._reader, self._rest = RequestReader(), b""
-        self._answers: list[bytes] | None = None  # while a burst is handled
+        self._answers: list[bytes] | None = None  # the answers to the burst that is being handled
         self.gone = False
 
     def write(self, frame: bytes) -> None:
@@ -289,7 +291,7 @@ class ApacheConnection:
             self._write(frame)
 
     def receive(self, data: bytes) -> bool:
-        """Take bytes; return False if the connection must be closed."""
+        """Handle bytes from the client. Return False if the connection must be closed."""
         data = self._rest + data
         burst = self._reader.read(data)
         self._rest = data[burst.used :]
@@ -428,8 +430,8 @@ def _entries_in(answer: bytes) -> int:
 
 
 class ApacheServer:
-    """A bookie behind a port of loopback. ``lie`` makes the bytes that leave instead of a frame of version 3, ``lie_2``
-    those instead of a frame of version 2. ``pace_s`` is the time that each entry takes, on any connection, even if the
+    """Serves a bookie on a port of loopback. ``lie`` returns the bytes to send instead of a frame of version 3, and
+    ``lie_2`` those instead of a frame of version 2. Each entry takes ``pace_s`` seconds, on any connection, even if the
     client has ended."""
 
     def __init__(self, bookie: ApacheBookie | None = None) -> None:

@@ -16,8 +16,7 @@ from bk_core.errors import InvalidArgumentError
 
 
 def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
-    """Return each entry as Apache stores and sends it. The batch's digests are used if it has them, otherwise
-    computed."""
+    """Return each entry as Apache stores and sends it. Digests that the batch lacks are computed."""
     if batch.count == 0:
         return []
     kept = batch.digests is not None and batch.digest_type is digester.digest_type
@@ -40,7 +39,8 @@ def encode_apache(ledger_id: int, entries: list[Bytes], *, session: int = 0) -> 
     """Make a frame of whole entries in Apache's layout, verbatim (APACHE_BYTES), with a digest type that the bookie
     does not know.
 
-    InvalidArgumentError for no entries, an entry shorter than its header, of another ledger or with a negative id.
+    Raises InvalidArgumentError for no entries, and for an entry that is shorter than its header, has a negative id or
+    is of another ledger.
     """
     lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))
     if not entries or int(lengths.min()) < 32:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads lists of entries as Apache's client does: from any writer, not only from ours."""
+"""Reads lists of entries as Apache's client does, whether our code or another program wrote them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RANGES_MAX = 1 << 20
 
 def decode_availability(data: Buffer, ranges_max: int = RANGES_MAX) -> tuple[I64, I64]:
     """Return the ranges of ids, both ends inclusive, ascending; ranges that touch are joined. Groups may have a period,
-    may come in any order, and may overlap. Raises RemoteProtocolError for data that is no such list, and for a list of
-    more than ``ranges_max`` ranges: 24 bytes can stand for 2^63 of them."""
+    come in any order and overlap. Raises RemoteProtocolError for data that is no such list, and for a list of more than
+    ``ranges_max`` ranges: 24 bytes can stand for 2^63 of them."""
     if len(data) < _HEAD.size:
         raise _wrong(f"{len(data)} bytes")
     version, count = _HEAD.unpack_from(data)

@@ -23,7 +23,7 @@ _LAC = struct.Struct(">qq")
 
 
 class Wire(Protocol):
-    """The functions that the modules of both versions, v3 and v2, have and that tests call."""
+    """The functions that tests call in the modules of both versions, v3 and v2."""
 
     def add_answers(self, txns: Ints, ledger_ids: Ints, entry_ids: I64, statuses: Ints = 0) -> bytes: ...
     def read_answers(
@@ -78,7 +78,8 @@ def read(
     piggyback: bool = False,
     priority: int = 0,
 ) -> bytes:
-    """Make a read. ``poll`` is the known LAC, and how many ms to wait for a greater one. Version 2 has no polls."""
+    """Make a read. ``poll`` is the known LAC, and the milliseconds to wait for a greater one. Version 2 has no
+    polls."""
     if wire == 2:
         flags = (v2.DO_FENCING if fence_key is not None else 0) | (v2.HIGH_PRIORITY if priority else 0)
         return frame(v2._word(v2.VERSION, v2.READENTRY, flags) + struct.pack(">qq", *ids) + (fence_key or b""))

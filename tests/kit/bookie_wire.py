@@ -84,7 +84,8 @@ def _values(run: Run, row: tuple[int, ...]) -> tuple[object, ...]:
 def one_at_a_time(
     burst: bytes, *, answers: bool, version: int = 3, limit: int = FRAME_BYTES_MAX
 ) -> tuple[list[Any], int, RemoteProtocolError | None, int]:
-    """Find without numpy what a reader of ``connection`` should make of a burst: items, used, fault, version."""
+    """Parse a burst without numpy. Return the items, the number of bytes used, the fault and the version that a reader
+    of ``connection`` should return."""
     begins, lengths, used, fault = cut_simply(burst, limit)
     rows = empty_rows(len(begins), ANSWER_ROWS if answers else REQUEST_ROWS)
     begin_of = np.array(begins, dtype=np.int64)
@@ -121,8 +122,8 @@ def cut_simply(burst: bytes, limit: int) -> tuple[list[int], list[int], int, Rem
 
 
 def as_read(burst: bytes, reader: Any) -> tuple[list[object], int, bool, int]:
-    """Return what a reader makes of a burst: the contents, used, whether there is a fault, and the version
-    afterwards."""
+    """Return what a reader makes of a burst: the contents, the number of bytes used, whether there is a fault, and the
+    version afterwards."""
     found = reader.read(burst)
     return told(found.items), found.used, found.fault is not None, reader.version
 

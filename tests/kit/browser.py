@@ -36,13 +36,13 @@ def chromium() -> str:
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Tab]:
-    """Run a browser with one tab. It ends with the block."""
+    """Run a browser with one tab, and end it after the block."""
     to_read, to_send = os.pipe()
     to_receive, to_write = os.pipe()
     theirs = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FD_ABOVE) for fd in (to_read, to_write)]
     for fd in (to_read, to_write):
         os.close(fd)
-    script = f'exec "$0" "$@" 3<&{theirs[0]} 4>&{theirs[1]}'  # it reads commands from 3, and writes to 4
+    script = f'exec "$0" "$@" 3<&{theirs[0]} 4>&{theirs[1]}'  # the browser reads commands from 3 and writes to 4
     process = subprocess.Popen(
         ["bash", "-c", script, chromium(), *OPTIONS, f"--user-data-dir={profile}", "about:blank"],
         pass_fds=theirs,
@@ -70,7 +70,8 @@ def browser(profile: Path) -> Iterator[Tab]:
 
 
 class Wire:
-    """Messages to a browser and back, each ended by a zero byte. ``events`` are messages that answer no request."""
+    """Sends messages to a browser and receives its messages. A zero byte ends each message. ``events`` are messages
+    that answer no request."""
 
     def __init__(self, to_send: int, to_receive: int) -> None:
         self._to_send, self._to_receive = to_send, to_receive
@@ -109,7 +110,7 @@ class Wire:
 
 
 class Tab:
-    """A tab of a browser, as a person uses it: look, wait, click, type."""
+    """A tab of a browser, with calls for what a person does: look, wait, click, type."""
 
     def __init__(self, wire: Wire, session: str) -> None:
         self._wire, self._session = wire, session
@@ -142,7 +143,8 @@ class Tab:
         return found["result"].get("value")
 
     def text(self, selector: str = "main") -> str:
-        """Return the text that a person reads there, on one line; empty if the page has no such element."""
+        """Return the text that a person reads in an element, on one line. It is empty if the page has no such
+        element."""
         found = self.js(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
         return " ".join(str(found).split())
 
@@ -150,11 +152,13 @@ class Tab:
         """Wait until an expression is true."""
         deadline = time.monotonic() + within_s
         while not self.js(f"Boolean({expression})"):
-            assert time.monotonic() < deadline, f"not within {within_s} s: {expression}; the page says: {self.text()}"
+            assert time.monotonic() < deadline, (
+                f"after {within_s} s this is not true: {expression}; the page says: {self.text()}"
+            )
             time.sleep(0.1)
 
     def until_text(self, words: str, selector: str = "main", within_s: float = 10.0) -> str:
-        """Wait until a person reads these words there."""
+        """Wait until a person reads these words in an element. Return its text."""
         place, text = json.dumps(selector), json.dumps(words)
         one_line = f"(document.querySelector({place})?.innerText ?? '').replace(/\\s+/g, ' ')"
         self.until(f"{one_line}.includes({text})", within_s)
@@ -180,7 +184,7 @@ class Tab:
         return [(role, name) for role, name in self.roles() if name]
 
     def roles(self) -> list[tuple[str, str]]:
-        """Return the role and the name of every element, also without a name."""
+        """Return the role and the name of every element, also of those without a name."""
         nodes = self._ask("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], str(node.get("name", {}).get("value", ""))) for node in nodes if not node["ignored"]
@@ -191,7 +195,8 @@ class Tab:
         path.write_bytes(base64.b64decode(found["data"]))
 
     def complaints(self) -> list[str]:
-        """Return the browser's complaints since the last call: errors of scripts, of the network, of the policy."""
+        """Return the browser's complaints since the last call: errors of scripts, of the network and of the content
+        policy."""
         self.js("0")
         found = []
         for event in self._wire.events:

@@ -27,7 +27,8 @@ _LARGEST_BYTES = 64 << 20
 
 
 def _base64(secret: bytes) -> Iterator[bytes]:
-    """Yield the parts of a longer text's base64 that show the secret, for each place where the secret may begin."""
+    """Yield the part of base64 that shows the secret inside a longer text, for each offset at which the secret may
+    begin."""
     for before in range(3):
         whole = base64.b64encode(bytes(before) + secret)
         yield whole[4 if before else 0 : len(whole) - 4]
@@ -55,7 +56,7 @@ def key_lines(pem: Path) -> set[bytes]:
 
 
 def heard_in(text: bytes, words: Iterable[bytes] = ()) -> list[bytes]:
-    """Return the canaries in this text."""
+    """Return the canaries in this text, and those of ``words`` that it contains."""
     return [word for word in (*canaries(), *words) if word in text]
 
 
@@ -77,5 +78,5 @@ def check(root: Path, words: Iterable[bytes] = ()) -> int:
             continue
         looked += 1
         heard = heard_in(path.read_bytes(), wanted)
-        assert not heard, f"a secret stands in {path}: {heard[0]!r}"
+        assert not heard, f"{path} contains a secret: {heard[0]!r}"
     return looked

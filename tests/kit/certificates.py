@@ -22,7 +22,7 @@ HOSTS = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class Files:
-    """Paths of PEM files: a certificate, its key, and the authority that its owner trusts."""
+    """The paths of PEM files: a certificate, its key, and the authority that its owner trusts."""
 
     certificate: Path
     key: Path
@@ -30,7 +30,7 @@ class Files:
 
     @property
     def pem(self) -> list[str]:
-        """The paths as arguments of a program."""
+        """The paths, as arguments of a program."""
         return [str(self.certificate), str(self.key), str(self.ca)]
 
     def settings(self, **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Files:
         return Tls(paths)
 
     def trust(self) -> Tls:
-        """TLS for a client without a certificate of its own."""
+        """Return TLS settings for a client without a certificate of its own."""
         return Tls(TlsPaths(ca_path=str(self.ca)))
 
     def become(self, other: Files) -> None:

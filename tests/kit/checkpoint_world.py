@@ -74,7 +74,7 @@ class World:
             self.checkpointer.step(4096)
 
     def drain(self) -> list[int]:
-        """Remove segments without live frames from the index; return their generations."""
+        """Remove segments without live frames from the index, and return their generations."""
         drained = [generation for generation, live in self.storage.index.live_bytes().items() if not live]
         for generation in drained:
             self.storage.index.drop_segment(generation)
@@ -106,5 +106,5 @@ def filled(path: Path) -> World:
 
 
 def stripped(picture: dict[int, LedgerStatus]) -> list[tuple[object, ...]]:
-    """Return the state without the places, which change when a tail is copied."""
+    """Return the state without the places of frames, which change when a tail is copied."""
     return [(k, s.known, s.key, s.fenced, s.deleted, s.lac_body, s.trouble) for k, s in picture.items()]

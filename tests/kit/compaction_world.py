@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated disk with half-dead segments, and the production's compactor, which a test drives."""
+"""A simulated disk with half-dead segments, and the product's compactor, which a test drives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.sim.disk import SimDisk
 PATH = "/data/segments"
 SEGMENT = 64 << 10
 FILLER = 900
-"""The ledger of frames that only fill segments."""
+"""The ledger whose frames only fill segments."""
 
 
 def deleted(*ledger_ids: int) -> list[bytes]:
@@ -30,8 +30,8 @@ def deleted(*ledger_ids: int) -> list[bytes]:
 
 
 class CompactionWorld:
-    """The disk and the compactor. ``before_write`` is called before copies are written, ``before_learn`` when they are
-    durable and the index does not know them yet. ``refuse`` is raised instead of writing."""
+    """The disk and the compactor. ``before_write`` is called before copies are written. ``before_learn`` is called when
+    they are durable, before the index knows them. If ``refuse`` is set, it is raised instead of writing."""
 
     def __init__(self, files: Files | None = None, *, path: str = "/data", segment_bytes: int = SEGMENT) -> None:
         self.disk = files if files is not None else SimDisk()
@@ -40,7 +40,7 @@ class CompactionWorld:
         self.before_learn: Callable[[], None] = lambda: None
         self.refuse: Exception | None = None
         self.copied: list[int] = []
-        """The number of frames of each call that wrote copies."""
+        """The number of frames that each call copied."""
         self.open()
 
     def open(self) -> None:
@@ -66,14 +66,16 @@ class CompactionWorld:
         return places
 
     def restart(self, *, crash: bool = True) -> None:
-        """Restart. Segments that compaction gave up are recycled before, so that only the copies are left."""
+        """Restart the storage. Segments that compaction gave up are recycled first, so that only the copies are
+        left."""
         self.give_back()
         self.compactor.close()
         self.storage.close(crash=crash)
         self.open()
 
     def give_back(self) -> list[int]:
-        """Write a checkpoint, and return the segments that were given up and are covered by it to the pool (I11)."""
+        """Write a checkpoint, and give back to the pool the segments that were given up and that it covers (I11).
+        Return their generations."""
         storage = self.storage
         self.drained += self.compactor.take_drained()
         checkpointer = Checkpointer(
@@ -96,7 +98,7 @@ class CompactionWorld:
         return self.storage.append(*frames)
 
     def drop(self, *ledger_ids: int) -> None:
-        """Give up these ledgers' copies: their frames in sealed segments are dead."""
+        """Give up the copies of these ledgers. Their frames in sealed segments are then dead."""
         self.append(*(drop_record(ledger_id, self.storage.index.newest_sealed) for ledger_id in ledger_ids))
 
     def roll(self) -> None:
@@ -112,7 +114,7 @@ class CompactionWorld:
         return any(ledger_id != FILLER for ledger_id in frames)
 
     def compact(self, *, major: bool = False) -> int:
-        """Compact to the end; return how many segments were given up."""
+        """Compact to the end, and return the number of segments that were given up."""
         before = self.compactor.stats.segments
         while self.compactor.step(1 << 20, major=major):
             self.look_after()
@@ -154,12 +156,12 @@ class CompactionWorld:
 
 
 DEAD = (101, 102, 103)
-"""The ledgers whose frames fill the segments and die."""
+"""The ledgers whose frames fill the segments and later die."""
 
 
 def half_dead(world: CompactionWorld) -> list[bytes]:
-    """Write segments in which small, joinable, striped, unordered and larger frames of living ledgers lie between dead
-    ones. Return the frames that live."""
+    """Write segments in which small, joinable, striped, unordered and larger frames of live ledgers lie between dead
+    ones. Return the live frames."""
     live: list[bytes] = [key_record(1), fence_record(8), lac_record(9, 17)]
     world.append(*live)
     for k in range(16):
@@ -184,7 +186,7 @@ def _prepared() -> tuple[dict[str, bytes | None], list[bytes]]:
 
 
 def prepared() -> tuple[CompactionWorld, list[bytes]]:
-    """Return a world as :func:`half_dead` leaves it, after a restart, in a fraction of the time."""
+    """Return a world as :func:`half_dead` leaves it, after a restart. This takes a fraction of the time."""
     snapshot, live = _prepared()
     disk = SimDisk()
     disk.restore(snapshot)

@@ -86,7 +86,7 @@ class DamagedWorld:
         self.acked += frames
 
     def seal_all(self) -> None:
-        """Restart, because a start seals all segments."""
+        """Restart the storage, because a start seals all segments."""
         self.restart()
 
     def restart(self, *, crash: bool = False) -> None:
@@ -134,10 +134,10 @@ class DamagedWorld:
             self.scrubber.step(1 << 16)
 
     def mend(self) -> None:
-        """Rebuild indexes until none is left to rebuild."""
+        """Rebuild all indexes that need it."""
         while self.reindexer.step():
             pass
 
     def check(self, *, healthy: bool = False) -> dict[int, Answer]:
-        """Check that the storage denies no acked entry and invents none."""
+        """Check that the storage denies no acked entry and returns none that was never written."""
         return assert_honest(self.storage, self.acked, healthy=healthy)

@@ -33,14 +33,15 @@ class DirectClient:
         self.writer.write(HEAD.pack(len(frames), len(rest)) + frames + rest)
 
     async def answer(self) -> tuple[bytes, Any]:
-        """Return the frames and the rest of the next message. IncompleteReadError at the end of the connection."""
+        """Return the frames and the rest of the next message. Raises IncompleteReadError at the end of the
+        connection."""
         frames, rest = HEAD.unpack(await self.reader.readexactly(HEAD.size))
         return await self.reader.readexactly(frames), ANSWERS[self.stream].FromString(
             await self.reader.readexactly(rest)
         )
 
     async def is_over(self, within_s: float) -> bool:
-        """Return whether the bookie ends the connection without an answer within this time."""
+        """Return whether the bookie ends the connection within this time without an answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 with contextlib.suppress(ConnectionError):

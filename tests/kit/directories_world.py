@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie with several data directories on a simulated disk, and functions to open, write, harm and inspect them."""
+"""A bookie with several data directories on a simulated disk, and functions to open, write, damage and inspect them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def bookie(
     bookie_id: str = "b1",
     behind: MemoryCluster | None = None,
 ) -> Iterator[dict[str, OpenStorage]]:
-    """Open the directories, and yield them by path. ``behind`` is the older state that the bookie's metadata server
-    lags at."""
+    """Open the directories, and yield them by path. With ``behind`` the bookie's metadata server lags, and has this
+    older state."""
     config = BookieConfig(
         data_dirs=tuple(map(Path, paths)),
         metadata_service_uri="memory://x",
@@ -75,7 +75,7 @@ def refused(cluster: MemoryCluster, disk: SimDisk, *paths: str) -> str:
     before = disk.paths()
     with pytest.raises(BookieIdentityError) as caught, bookie(cluster, disk, *paths):
         pass
-    assert disk.paths() == before, "nothing was made"
+    assert disk.paths() == before, "a refused start made files"
     assert "--accept-loss" in str(caught.value)
     return str(caught.value)
 
@@ -86,7 +86,7 @@ def remove(disk: SimDisk, path: str) -> None:
 
 
 def known(cluster: MemoryCluster) -> dict[str, int]:
-    """Return the boot counts by incarnation, as the store has them."""
+    """Return the boot count of each incarnation, as the store has them."""
     with session(cluster) as store:
         return {name: each.boot_count for name, each in read_known_state(store, "b1").directories.items()}
 
@@ -96,12 +96,12 @@ def incarnation(disk: SimDisk, path: str) -> str:
 
 
 def troubles(opened: dict[str, OpenStorage], ledger_id: int) -> dict[str, Reason]:
-    """Return the ledger's trouble in each directory that knows the ledger."""
+    """Return the reason of the ledger's trouble in each directory that knows the ledger."""
     return {path: each.index.folded(ledger_id)[1] for path, each in opened.items() if each.index.folded(ledger_id)[0]}
 
 
 def look(opened: OpenStorage, ledger_id: int, first: int, last: int) -> Lookup:
-    """Look entries up, and resolve places with the reader where the index alone cannot."""
+    """Look entries up. Where the index alone cannot resolve a place, read it."""
     resolved: dict[Any, Any] = {}
     while (found := opened.index.lookup(ledger_id, first, last, resolved=resolved)).unresolved:
         resolved |= {place: opened.reader.membership(place) for place in found.unresolved}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the stages of the Dockerfile and their instructions. It knows only the syntax that our Dockerfile uses."""
+"""Reads the stages of our Dockerfile and their instructions. It knows only the syntax that this Dockerfile uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stage:
 
 
 def read() -> tuple[dict[str, str], dict[str, Stage]]:
-    """Return the arguments before the first stage, and the stages by name."""
+    """Return the arguments that stand before the first stage, and the stages by name."""
     arguments: dict[str, str] = {}
     stages: dict[str, Stage] = {}
     stage: Stage | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames with flags that may not be sent yet. Everything else in them is correct."""
+"""Makes frames with flags that may not be sent yet. Everything else in these frames is correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNKNOWN_FLAGS = (DEFERRED_SYNC, MANY_LEDGERS, PARTIAL, 0x8000)
 
 
 def with_flags(frame: bytes, flags: int = PARTIAL) -> bytes:
-    """Return ``frame`` with ``flags`` added, and with the right CRC32C of its header."""
+    """Return ``frame`` with ``flags`` added and the CRC32C of its header computed again."""
     columns_end = 64 + parse_header(frame).columns_bytes
     made = bytearray(frame)
     struct.pack_into("<H", made, 4, struct.unpack_from("<H", frame, 4)[0] | flags)

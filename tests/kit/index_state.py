@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that the index knows about one ledger, as one value. A bookie asks only for the parts that it needs."""
+"""Everything that the index knows about one ledger, as one value. A bookie itself reads only the parts that it
+needs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class LedgerStatus:
 
 
 def state_of(index: LedgerIndex, ledger_id: LedgerId) -> LedgerStatus:
-    """Return the folded state of a ledger, even of one that this bookie does not know."""
+    """Return the folded state of a ledger. The bookie need not know the ledger."""
     if index.is_deleted(ledger_id):
         return LedgerStatus(True, None, True, True, -1, b"", -1, None, Reason.DELETED)
     state, trouble = index.folded(ledger_id)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index that a test drives: segments of invented frames, which are sealed and dropped; a disk that answers for them
-and can be damaged; and a model that knows which entries must be found, may be denied, or are lost."""
+"""An index that a test drives. Its segments hold invented frames, and the test seals and drops them. A disk that can be
+damaged answers for them. A model knows which entries must be found, may be denied, or are lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DROPPABLE = 3
 
 @dataclass(frozen=True, eq=False)
 class Fake:
-    """A frame as the index sees it."""
+    """A frame, with the facts that the index uses."""
 
     ledger: int
     ids: tuple[int, ...]
@@ -67,7 +67,8 @@ class Fake:
 
 @dataclass
 class Segment:
-    """A segment. Once it is sealed, it has its ``.idx``, and for each frame's offset the block of the ``.idx``."""
+    """A segment. Once sealed, it has its ``.idx`` and, for the offset of each frame, the block of the ``.idx`` that
+    names it."""
 
     generation: int
     frames: list[Fake] = field(default_factory=list)
@@ -95,7 +96,7 @@ class World:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def fill(self, frames: int) -> None:
-        """Make a new segment with ``frames`` frames in it."""
+        """Make a new segment with this number of frames."""
         self.generation += self.random.choice([1, 1, 3])
         segment = self.segments[self.generation] = Segment(self.generation)
         for _ in range(frames):
@@ -123,8 +124,8 @@ class World:
         self.index.add_frame(ledger, fake.extent, fake.place, striping=known)
 
     def _ids(self, ledger: int) -> tuple[tuple[int, ...], Striping | None]:
-        """Choose the ids of a frame. Most frames begin where the ledger ends; others lie anywhere, over or inside older
-        ones."""
+        """Choose the ids of a frame. Most frames begin where the ledger ends. Others overlap older frames or lie inside
+        them."""
         random = self.random
         following = random.random() < 0.75
         first = self.next_id.get(ledger, 0) if following else random.randrange(IDS_MAX)
@@ -140,7 +141,7 @@ class World:
             held = tuple(i for i in held if (striping.index - i) % size < striping.write_quorum)
         if not held:
             held, striping = tuple(range(first, first + span)), None
-        if random.random() < 0.85:  # otherwise the next frame begins there again, like an add that is sent twice
+        if random.random() < 0.85:  # otherwise the next frame begins at the same id, like an add that is sent twice
             self.next_id[ledger] = (first + span) % IDS_MAX
         return held, striping
 
@@ -167,8 +168,8 @@ class World:
         return bool(self.segments[generation].data)
 
     def drop_copy(self, ledger: int) -> None:
-        """Drop the ledger's copy: its frames in sealed segments are dead. Sometimes an older record of a drop comes
-        later, as at a start."""
+        """Drop the ledger's copy: its frames in sealed segments are then dead. Sometimes an older record of a drop
+        follows, as at a start."""
         generation = self.index.newest_sealed
         self.drops[ledger] = max(generation, self.drops.get(ledger, 0))
         generations = [generation, self.random.randint(0, generation)] if self.random.random() < 0.5 else [generation]
@@ -212,7 +213,7 @@ class World:
     # --- the disk ---------------------------------------------------------------------------------------------------
 
     def answer(self, place: Place | IndexBlock) -> Remembered | None:
-        """Return what the reader says of an unresolved place, or None if it cannot be read."""
+        """Return what the reader says of an unresolved place, or None if the place cannot be read."""
         segment = self.segments[place.generation]
         if isinstance(place, IndexBlock):
             return None if place in self.bad_blocks else self._index_block(segment, place.number)
@@ -250,7 +251,7 @@ class World:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def ask(self, ledger: int, first: int, last: int, frames_max: int) -> Lookup:
-        """Look up as the machine does: read unresolved places, mark damaged ones, and look up again."""
+        """Look entries up as the machine does: read unresolved places, mark damaged ones, and look up again."""
         resolved: dict[Place | IndexBlock, Remembered] = {}
         for _ in range(3000):
             found = self.index.lookup(ledger, first, last, frames_max=frames_max, resolved=resolved)
@@ -270,7 +271,7 @@ class World:
         raise AssertionError("the look-up never ends")
 
     def _is_read(self, ledger: int, piece: object) -> bool:
-        """Return whether the piece's entries can be read. They must be those that the piece names."""
+        """Return whether the piece's entries can be read. Fail if they are not those that the piece names."""
         held: set[int] = set()
         place, first, last = piece.place, piece.first, piece.last
         for fake in self.of(place):
@@ -278,10 +279,10 @@ class World:
             if wanted and fake.place in self.bad_frames:
                 return False
             assert fake.ledger == ledger
-            assert not wanted or self.is_live(fake), "a copy that was dropped"
+            assert not wanted or self.is_live(fake), "the piece is in a copy that was dropped"
             held |= wanted
-        assert {first, last} <= held, "a piece begins and ends with entries that are there"
-        assert not place.is_run or len(held) == last - first + 1, "a run holds every id"
+        assert {first, last} <= held, "the piece does not begin and end with entries that exist"
+        assert not place.is_run or len(held) == last - first + 1, "the run lacks an id"
         return True
 
     # --- the model --------------------------------------------------------------------------------------------------
@@ -294,7 +295,7 @@ class World:
         return [f for f in self.frames() if f.ledger == ledger and self.is_live(f)]
 
     def is_live(self, fake: Fake) -> bool:
-        """Return whether the frame is live. In an unsealed segment it is, unless its ledger was deleted."""
+        """Return whether the frame is live. A frame in an unsealed segment is live unless its ledger was deleted."""
         generation = fake.place.generation
         is_dropped = self.is_sealed(generation) and generation <= self.drops.get(fake.ledger, 0)
         return fake.ledger not in self.deleted and not is_dropped
@@ -318,19 +319,21 @@ class World:
             said = said_of(found, self, first, min(found.through, IDS_MAX + 10))
             for entry_id, word in said.items():
                 self._check_word(ledger, word, holders.get(entry_id, []))
-            assert len(said) == max(min(found.through, IDS_MAX + 10) - first + 1, 0), "ids without a word"
+            assert len(said) == max(min(found.through, IDS_MAX + 10) - first + 1, 0), (
+                "the look-up says nothing about some ids"
+            )
             first = found.through + 1
 
     def _check_word(self, ledger: int, word: object, holders: list[Fake]) -> None:
         if word == "absent":
-            assert not holders, "a denial of an entry that is here"
-            assert ledger not in self.drops, "a denial of what was given up"
+            assert not holders, "the look-up denies an entry that is here"
+            assert ledger not in self.drops, "the look-up denies an entry of a copy that was given up"
         elif isinstance(word, Fake):
             assert word in holders
             assert word.place not in self.bad_frames
         else:
             intact = [f for f in holders if f.place not in self.bad_frames and not self.is_hidden(f)]
-            assert not intact, "an intact entry is not served"
+            assert not intact, "the look-up does not serve an intact entry"
             assert word is not Reason.DAMAGED or self.bad_frames or self.bad_blocks
 
     def check_end(self, ledger: int) -> None:
@@ -364,7 +367,8 @@ class World:
 
 
 def said_of(found: Lookup, world: World, first: int, top: int) -> dict[int, object]:
-    """Return for each id from first to top what a look-up says: the frame that serves it, "absent", or a reason."""
+    """Return for each id from ``first`` to ``top`` what a look-up says: the frame that serves it, "absent", or a
+    reason."""
     said: dict[int, object] = {}
     for piece in found.pieces:
         assert first <= piece.first <= piece.last <= found.through

@@ -39,7 +39,7 @@ _FIRST, *_OTHERS = LANES
 ON_EACH_LANE = pytest.mark.parametrize(
     "lane", [_FIRST, *(pytest.param(lane, marks=pytest.mark.long) for lane in _OTHERS)]
 )
-"""For a test of seconds. Only the first lane is tried in every check."""
+"""Runs a test that takes seconds on each lane. With ``pytest --few`` only the first lane is tried."""
 
 
 def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -> Digester:
@@ -49,7 +49,8 @@ def digester(ledger_id: LedgerId, digest_type: DigestType = DigestType.CRC32C) -
 def frame(
     ledger_id: LedgerId, first: int, entries: Sequence[bytes], *, session: int = 0, lac: int = -1, before: int = -1
 ) -> bytes:
-    """Make a frame of these entries. The ledger length ``before`` it is invented unless given."""
+    """Make a frame of these entries. ``before`` is the ledger's length before the frame; if it is negative, a length is
+    invented."""
     return bytes(
         encode_frame(
             EntryBatch.from_list(entries),
@@ -64,7 +65,7 @@ def frame(
 
 
 class Listener:
-    """Collects the callbacks of sessions, in order."""
+    """Collects the callbacks of sessions in order."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -93,7 +94,7 @@ class Listener:
         await self.until(lambda said: ("acked", session, frames) in said)
 
     async def ended(self, session: int) -> tuple[int, Reason]:
-        """Wait until the session has ended; return how many frames are durable, and why it ended."""
+        """Wait until the session has ended. Return the number of durable frames, and why it ended."""
         await self.until(lambda said: any(words[:2] == ("ended", session) for words in said))
         return next((words[2], words[3]) for words in self.said if words[:2] == ("ended", session))
 
@@ -103,7 +104,7 @@ class Listener:
 
 class Lane:
     """A transport and its only bookie. On Apache's wire (``apaches``) some reasons share one status, and a bookie does
-    not say what its software is, or which entry carries the greatest LAC."""
+    not name its software, or the entry that carries the greatest LAC."""
 
     def __init__(self, name: str, transport: Transport, bookie_id: str) -> None:
         self.name, self.transport, self.bookie_id = name, transport, bookie_id
@@ -141,7 +142,7 @@ class Lane:
         before: int = -1,
         **options: Any,
     ) -> None:
-        """Attach, send one frame, wait until it is durable, detach."""
+        """Attach a session, send one frame, wait until it is durable, and detach."""
         listener = Listener()
         session = self.attach(ledger_id, listener, **options)
         self.send(session, ledger_id, first, entries, lac=lac, before=before)
@@ -151,7 +152,7 @@ class Lane:
     async def read(
         self, ledger_id: LedgerId, first: int, last: int, *, bytes_max: int = 1 << 20, fence_key: bytes | None = None
     ) -> tuple[dict[int, bytes], ReadTrailer]:
-        """Read entries; return them by id, verified, and the trailer."""
+        """Read entries, and verify them. Return them by id, and the trailer."""
         entries: dict[int, bytes] = {}
         async for part in self.link.read(
             ledger_id, first, last, bytes_max=bytes_max, fence_key=fence_key, deadline_s=DEADLINE_S
@@ -198,7 +199,8 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
 async def running_bookie(
     data_dir: Path, within_s: float = 60.0, **settings: Any
 ) -> AsyncIterator[tuple[Bookie, MetadataStore]]:
-    """A bookie in a cluster of its own, whose store is in memory. What takes longer than ``within_s`` is cancelled."""
+    """Run a bookie in a cluster of its own, whose store is in memory. The block is cancelled after ``within_s``
+    seconds."""
     uri = f"memory://{uuid.uuid4().hex}"
     with contextlib.closing(open_store(uri)) as store:
         store.initialize_cluster()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the items that objects of the product hold in containers, so that a test finds those never released."""
+"""Counts the items in containers of the product's objects, so that a test finds items that are never released."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters with a bookie that lies. Either real bookies, one of which is behind a proxy on one of our lanes that
-rewrites its answers; or bookies that answer as Apache's do, one of which changes its own answers."""
+"""Clusters in which one bookie lies. In a cluster of real bookies, a proxy on one of our lanes rewrites the answers of
+one bookie. In a cluster of bookies that answer as Apache's do, one bookie changes its own answers."""
 
 from __future__ import annotations
 
@@ -38,27 +38,28 @@ from tests.kit.lanes import bookie_config, lane_port
 HONEST_LATE_S = 0.03
 
 Lie = Callable[[bytes], Iterable[bytes]]
-"""Makes the messages that are sent instead of one message of the real bookie, in the form of the gRPC lane."""
+"""Returns the messages to send instead of one message of the real bookie, in the form of the gRPC lane."""
 
 
 class Raw(bytes):
-    """Bytes that are sent as they are, and not converted to a message of the direct lane."""
+    """Bytes that are sent unchanged, and not converted to a message of the direct lane."""
 
 
 class Liar(Protocol):
-    """A port that passes everything on to a bookie and back, except its lies, which are listed by method."""
+    """A port that passes everything on to a bookie and back, but rewrites some answers. ``lies`` has a function for
+    each method whose answers it rewrites."""
 
     bookie_id: str
     port: int
     told: int
-    """How many lies it has told."""
+    """The number of lies that were sent."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
 
 class DirectLiar:
-    """A liar on the direct lane. The answer to hello is left as it is."""
+    """A liar on the direct lane. It does not change the answer to hello."""
 
     def __init__(self, bookie_id: str, true_port: int, lies: dict[str, Lie]) -> None:
         self.bookie_id, self.lies, self._true_port = bookie_id, lies, true_port
@@ -164,7 +165,7 @@ async def _pass_on(read: Any, write: Any) -> None:
 
 
 class _Late(LaneLink):
-    """A link that gets each answer of its bookie ``HONEST_LATE_S`` later."""
+    """A link that delivers each answer of its bookie ``HONEST_LATE_S`` later."""
 
     async def call(self, *args: Any, **call: Any) -> Any:
         answer = await super().call(*args, **call)
@@ -185,7 +186,8 @@ class _LateDirectLink(_Late, DirectLink): ...
 
 
 def _misled(lane: str, liar: Liar, instance_id: str) -> LaneTransport:
-    """Make a transport that uses the liar's address for its bookie, and gets the answers of all other bookies late."""
+    """Make a transport that uses the liar's address for its bookie, and delivers the answers of all other bookies
+    late."""
     slots = Slots()
 
     def connect(at: At, caller: Caller, whereabouts: Whereabouts) -> Link:
@@ -230,8 +232,8 @@ async def cluster_with_a_liar(
 async def apache_cluster_with_a_liar(
     lie: Lie, config: ClientConfig, *, bookies: int = 4, batches: bool = False
 ) -> AsyncIterator[tuple[BookKeeper, ApacheLiar]]:
-    """Yield a client of bookies on Apache's wire, the first of which lies. ``lie`` gets each frame that it answers;
-    with ``batches`` those of batch reads, otherwise there are no batch reads."""
+    """Yield a client of bookies on Apache's wire, the first of which lies. ``lie`` gets each frame that it answers.
+    With ``batches`` these are frames of batch reads; without it, there are no batch reads."""
     store = open_store(f"memory://{uuid.uuid4().hex}")
     store.initialize_cluster()
     async with contextlib.AsyncExitStack() as stack:

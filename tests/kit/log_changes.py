@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes logs with the production driver, without bookies."""
+"""Changes logs with the product's driver, without bookies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Wanted(Intent[R]):
-    """An intent that consists of two functions."""
+    """An intent that is made of two functions."""
 
     def __init__(self, apply: Apply, done: Callable[[LogHead], R | None]) -> None:
         self._apply, self._done = apply, done
@@ -38,12 +38,12 @@ def change(store: LogStore, apply: Apply, done: Callable[[LogHead], R | None]) -
 
 
 def carried_out(stores: Sequence[LogStore], steps: Steps[R]) -> R:
-    """Carry out a sequence; return its result or raise its error."""
+    """Run a sequence. Return its result or raise its error."""
     return asyncio.run(answers(stores).carry_out(steps))
 
 
 def answers(stores: Sequence[LogStore]) -> Answers:
-    """Make the driver for logs whose sequences recover no ledger."""
+    """Return the driver for logs whose sequences recover no ledger."""
     return Answers(stores, _recover)
 
 

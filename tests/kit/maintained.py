@@ -19,7 +19,7 @@ SEGMENT_BYTES = 64 << 10
 
 
 def limits(**changes: float) -> MaintenanceLimits:
-    """Make limits without compaction and scrubbing, unless ``changes`` turn these on."""
+    """Return limits without compaction and scrubbing, unless ``changes`` enable these."""
     quiet = {"compaction_threshold": 0, "major_compaction_threshold": 0, "scrub_bytes_per_s": 1}
     return MaintenanceLimits(**{**quiet, **changes})
 
@@ -49,7 +49,7 @@ class Kept(Storage):
         self.log_maintenance = self.maintenance.log_upkeep.work
 
     def append(self, *frames: bytes) -> list[Place]:
-        """Append one group, update the index, then do what the log needs at once: sealing and spares."""
+        """Append one group, update the index, and do the log's urgent work: sealing and spares."""
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
@@ -75,7 +75,7 @@ class Kept(Storage):
         self.append(*(encode_record(FrameKind.DELETED, ledger_id) for ledger_id in ledger_ids))
 
     def settle(self, seconds: float = 10.0) -> None:
-        """Let this time pass, and do all work that falls due in it."""
+        """Advance the clock by ``seconds``, and do all work that falls due meanwhile."""
         end = self.now + seconds
         self.maintenance.run()
         while self.now < end:

@@ -2,8 +2,8 @@
 """Bookies and a network in this process: the real machine over a store of bytes in memory.
 
 ``MemoryNetwork`` makes bookies and transports, and breaks the connections between them. ``MemoryBookie`` drives a
-:class:`~bookie_server.machine.machine.BookieMachine` on the running loop: each group commit is one later turn of the
-loop, unless commits are held.
+:class:`~bookie_server.machine.machine.BookieMachine` on the running loop. Each group commit happens in a later turn of
+the loop, unless commits are held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPACE_BYTES = 1 << 30
 
 
 class MemoryBookie:
-    """One bookie. ``store`` survives :meth:`kill`, as a disk does; uncommitted frames do not.
+    """One bookie. ``store`` survives :meth:`kill`, as a disk does. Uncommitted frames do not.
 
     After ``hold_commits()`` nothing becomes durable until ``release_commits()``. ``effects`` keeps the last effects for
     tests.
@@ -55,7 +55,8 @@ class MemoryBookie:
     # --- controls ---
 
     def kill(self) -> None:
-        """Kill the process: connections break, and everything in memory is lost, even frames on their way to disk."""
+        """Kill the process. Connections break, and everything in memory is lost, even frames on their way to the
+        disk."""
         self.alive = False
         for timer in self._timers.values():
             timer.cancel()
@@ -103,7 +104,7 @@ class MemoryBookie:
         return connection
 
     def feed(self, event: ev.Event) -> None:
-        """Make one step of the machine, and carry out its effects. Answers leave in a later turn of the loop."""
+        """Pass an event to the machine, and carry out its effects. Answers leave in a later turn of the loop."""
         for effect in self.machine.step(event):
             self.effects.append(effect)
             self._carry_out(effect)
@@ -123,7 +124,7 @@ class MemoryBookie:
                 if timer in self._timers:
                     self._timers.pop(timer).cancel()
             case ev.PauseStream() | ev.ResumeStream() | ev.LookForDeletion():
-                pass  # nothing to pause: the whole message was passed on; and nothing is collected here
+                pass  # whole messages arrive, so there is nothing to pause; this bookie collects no garbage
             case ev.SendAcks(stream) | ev.CloseStream(stream):
                 if stream in self._connections:
                     self._connections[stream].tell(effect)
@@ -173,7 +174,8 @@ class MemoryConnection:
         self._act(lambda: self._feed(ev.SessionsDetached(self._stream, [session])))
 
     def request(self, ask: Ask | None, answer: Callable[[Answer], None]) -> Callable[[], None]:
-        """Begin a request; None asks for the bookie's facts. Return a function that cancels it."""
+        """Begin a request, and return a function that cancels it. Without ``ask`` the request is for the bookie's
+        facts."""
         self._requests += 1
         request = (self._stream, self._requests)
         self._act(lambda: self._ask(request, ask, answer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole cluster in this process: bookies running the real machine, the memory store, and clients over them."""
+"""A whole cluster in this process: bookies that run the real machine, the memory store, and clients."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ FAST = ClientConfig(
     close_timeout_ms=5_000,
     quarantine_ms=5_000,
 )
-"""Settings in which every wait of production takes a fraction of a second."""
+"""Settings that shorten each wait of production to a fraction of a second."""
 
 
 class MemoryBookKeeper:
-    """Bookies ``b0`` … with their registrations, and any number of clients. ``clock_ms`` is the store's clock."""
+    """Bookies ``b0``, ``b1`` and so on with their registrations, and any number of clients. ``clock_ms`` is the store's
+    clock."""
 
     def __init__(self, bookies: int, clock_ms: Callable[[], int] | None = None) -> None:
         self.names = [f"b{i}" for i in range(bookies)]
@@ -74,7 +75,7 @@ async def memory_cluster(
 def blocking_cluster(
     bookies: int = 4, config: ClientConfig = FAST
 ) -> Iterator[tuple[blocking.BookKeeper, MemoryBookKeeper]]:
-    """A blocking client, which has a thread for its loop, and the bookies on that loop."""
+    """Run a blocking client, which has a thread for its loop, and the bookies on that loop."""
     made: list[MemoryBookKeeper] = []
 
     async def make() -> BookKeeper:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored frames of a bookie in this process: a list for each ledger, searched id by id. Simple on purpose."""
+"""The stored frames of a bookie in this process: a list for each ledger, searched id by id. It is simple on purpose."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StoredLedger:
 
 
 class MemoryHoldings:
-    """The simple index: a list of frames for each ledger, searched id by id."""
+    """The index: a list of frames for each ledger, searched id by id."""
 
     def __init__(self) -> None:
         self.ledgers: dict[LedgerId, StoredLedger] = {}
@@ -93,7 +93,8 @@ class MemoryHoldings:
         ledger.facts = replace(ledger.facts, **changes[FrameKind(kind)])
 
     def sealed_through(self, ledger_id: LedgerId) -> int:
-        """Answer as if each frame were in a sealed segment of its own."""
+        """Return the generation up to which the ledger's frames are sealed, as if each frame were in a sealed segment
+        of its own."""
         ledger = self.ledgers.get(ledger_id)
         return 1 if ledger and ledger.frames else 0
 
@@ -175,7 +176,7 @@ def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
 
 
 def read_piece(piece: ev.Piece) -> bytes | None:
-    """Return the storage's answer to a ReadFrames effect."""
+    """Return the storage's answer to a ReadFrames effect, or None if the frame is damaged."""
     frame = piece.place
     assert isinstance(frame, StoredFrame)
     if frame.damaged:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A metadata store in memory, for tests and benchmarks, under URIs ``memory://name``.
 
-It runs the same code, with the same bytes, as over ZooKeeper (:mod:`bk_core.metadata.tree.store`), on a tree of dicts.
-Several stores may be open on one :class:`MemoryCluster`, each with its own session. A test can lose an answer, suspend
-or expire a session, leave it behind as ``kill -9`` does, or put it on a server that lags.
+It runs the same code and writes the same bytes as the store on ZooKeeper (:mod:`bk_core.metadata.tree.store`), on a
+tree of dicts. Several stores may be open on one :class:`MemoryCluster`, each with its own session. A test can lose an
+answer, suspend or expire a session, leave it behind as ``kill -9`` does, or put it on a server that lags.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _wall_clock_ms() -> int:
 
 
 class MemoryCluster:
-    """The tree, which sessions share. ``clock_ms`` gives the nodes' times."""
+    """The tree that sessions share. ``clock_ms`` returns the time for new and changed nodes."""
 
     def __init__(self, clock_ms: Callable[[], int] = _wall_clock_ms) -> None:
         self._clock_ms = clock_ms
@@ -82,7 +82,7 @@ class MemoryCluster:
         return next(self._session_ids)
 
     def end_session(self, session_id: int) -> None:
-        """Delete the ephemeral nodes of a session, as closing or expiry does."""
+        """Delete the ephemeral nodes of a session, as ZooKeeper does when a session is closed or expires."""
         with self._lock:
             owned = [path for path, node in self._nodes.items() if node.owner == session_id]
             fired = self._fired([key for path in owned for key in self._delete(path, ANY_VERSION)])
@@ -98,7 +98,7 @@ class MemoryCluster:
         _call(fired)
 
     def copy(self) -> MemoryCluster:
-        """Return a copy of all nodes as they are now: the state of a server that gets no later write."""
+        """Return a copy of all nodes. It stands for the state of a server that gets no later write."""
         with self._lock:
             twin = MemoryCluster(self._clock_ms)
             twin._nodes = {path: _copy(node) for path, node in self._nodes.items()}
@@ -213,7 +213,7 @@ def _call(watches: list[Watcher]) -> None:
 
 
 class MemoryTree:
-    """One session with a cluster: a :class:`~bk_core.metadata.tree.tree.Tree` with faults that tests can cause."""
+    """A session on a cluster: a :class:`~bk_core.metadata.tree.tree.Tree` with faults that tests can cause."""
 
     def __init__(self, cluster: MemoryCluster, *, timeout_s: float, session_timeout_s: float) -> None:
         self._cluster, self._timeout_s, self.session_timeout_s = cluster, timeout_s, session_timeout_s
@@ -296,12 +296,12 @@ class MemoryTree:
         self._losses.append(applied)
 
     def die_at_write(self, number: int, *, applied: bool) -> None:
-        """End as ``kill -9`` does at the write after ``number`` others, before it or once it is ``applied``."""
+        """End as ``kill -9`` does at the write after ``number`` others: before the write, or once it is ``applied``."""
         self._dies = number, applied
 
     def lag(self, at: MemoryCluster | None = None) -> None:
-        """Let this session's server get no write from now on, or none since ``at`` was copied, until a sync or a write
-        of this session."""
+        """Let this session's server get no write from now on, or none since ``at`` was copied. It catches up at a sync
+        or a write of this session."""
         self._behind = at or self._cluster.copy()
 
     @property
@@ -331,7 +331,7 @@ class MemoryTree:
         self._tell(SessionState.CONNECTED)
 
     def expire(self) -> None:
-        """Lose the session and begin another."""
+        """Lose the session, and begin another."""
         self.suspend()
         self._cluster.end_session(self._session_id)
         self._tell(SessionState.LOST)
@@ -416,7 +416,7 @@ _clusters_lock = threading.Lock()
 
 
 def shared_cluster(uri: str) -> MemoryCluster:
-    """Return the cluster of this URI. It is made on first use, and kept as long as the process lives."""
+    """Return the cluster of this URI. It is made on first use and lives as long as the process."""
     with _clusters_lock:
         return _clusters.setdefault(uri, MemoryCluster())
 

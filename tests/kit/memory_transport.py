@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport without a network: bookies are objects of this process.
+"""A transport without a network, for tests and examples: bookies are objects of this process.
 
-For tests and examples. It keeps the promises of the port: callbacks come later, never inside the call that caused them;
-a cut connection breaks its sessions and its requests; each request ends exactly once.
+It keeps the promises of the port. A callback comes later, never inside the call that caused it. A cut connection breaks
+its sessions and requests. Each request ends exactly once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The end of a call that returns no evidence: done (REASON_NONE) or refused."""
+    """The answer to a call that returns no evidence: done (REASON_NONE) or refused."""
 
     reason: Reason = Reason.REASON_NONE
     message: str = ""
@@ -66,8 +66,7 @@ class MemoryTransport:
 
 
 def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> None:
-    """Make every read of this transport call ``read``, which gets the bookie, the link's own method, and the
-    arguments."""
+    """Make every read of this transport call ``read`` with the bookie, the link's own method, and the arguments."""
     link, known = transport.link, set[MemoryLink]()
 
     def wrapped(bookie_id: BookieId) -> Any:
@@ -81,8 +80,8 @@ def read_through(transport: Any, read: Callable[..., AsyncIterator[Any]]) -> Non
 
 
 class Told(ToldRead):
-    """A read of a memory link that passes its answers to a listener as they come, like reads of the lanes. Like these
-    it refers to its listener also after the last answer."""
+    """A read of a memory link that passes its answers to a listener as they come, as the lanes do. It keeps its
+    reference to the listener even after the last answer, as they do."""
 
     def __init__(self, answers: AsyncIterator[ReadPart | ReadTrailer]) -> None:
         self._answers = answers
@@ -226,7 +225,7 @@ class MemoryLink:
         self.on_closed("the transport was closed")
 
     async def _call(self, ask: Ask | None, deadline_s: float) -> Answer:
-        """Return the answer to a request, or to the question for the bookie's facts (None)."""
+        """Return the answer to a request. Without ``ask`` the request is for the bookie's facts."""
         call = _CallUnderWay(self, ask)
         try:
             async with _deadline(self.bookie_id, deadline_s):
@@ -254,7 +253,7 @@ class _CallUnderWay:
 
 
 class _deadline:  # noqa: N801 - reads as a statement
-    """A block whose wait ends as a refusal with reason TIMEOUT."""
+    """A context manager that ends its block after ``deadline_s`` with a refusal for reason TIMEOUT."""
 
     def __init__(self, bookie_id: BookieId, seconds: float) -> None:
         self._bookie_id, self._seconds = bookie_id, seconds

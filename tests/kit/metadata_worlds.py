@@ -29,7 +29,7 @@ class MetadataWorld(Protocol):
 
     root: str
     brief_s: float
-    """The shortest time, of a call or of a session, that is enough for a service that answers."""
+    """The shortest time in seconds for a call or a session in which a service that works can answer."""
 
     def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore: ...
     def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None: ...
@@ -37,7 +37,7 @@ class MetadataWorld(Protocol):
     def resume(self, store: MetadataStore) -> None: ...
     def expire(self, store: MetadataStore) -> None: ...
     def abandon(self, store: MetadataStore) -> None:
-        """End a store as ``kill -9`` of its process would: the session stays until it times out."""
+        """End a store as ``kill -9`` of its process would. The session stays until it times out."""
         ...
 
     def close(self) -> None: ...
@@ -90,7 +90,7 @@ class ZooKeeperWorld:
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
         self.root = f"/{uuid.uuid4().hex[:12]}{ROOT}"
-        self.mute_next_connections = 0  # how many connections of the next store that is opened stay silent
+        self.mute_next_connections = 0  # how many connections of the next store stay silent
         self._stores: list[tuple[MetadataStore, ZooKeeperProxy]] = []
 
     def open(self, *, timeout_s: float = 8.0, session_timeout_s: float = 8.0, layout: str = "") -> MetadataStore:
@@ -133,7 +133,7 @@ class ZooKeeperWorld:
 
 
 def tree_of(store: MetadataStore) -> Any:
-    """Return the tree below a store, for tests that read its bytes or write bytes as Apache's programs would."""
+    """Return the tree below a store, for tests that read its bytes or write bytes as Apache's programs do."""
     assert isinstance(store, TreeStore)
     return store._tree
 
@@ -156,14 +156,13 @@ def a_ledger(**changes: Any) -> LedgerMetadata:
 
 
 class LagWorld(Protocol):
-    """Two clients of one existing cluster. The server of ``reader`` can be made to lag; that of ``writer`` never
-    lags."""
+    """Two clients of one existing cluster. The server of ``reader`` can lag; that of ``writer`` never does."""
 
     writer: MetadataStore
     reader: MetadataStore
 
     def lag(self) -> None:
-        """Let the reader's server get no further changes until a sync or a write goes through it."""
+        """Hold back all further changes from the reader's server until a sync or a write goes through it."""
         ...
 
     @property
@@ -172,7 +171,7 @@ class LagWorld(Protocol):
 
 
 class MemoryLagWorld:
-    """A world in this process."""
+    """A world whose cluster is in this process."""
 
     def __init__(self) -> None:
         cluster = MemoryCluster()
@@ -194,8 +193,8 @@ class MemoryLagWorld:
 class EnsembleLagWorld:
     """A world on an ensemble. The reader uses a follower that can be held back, and the writer uses the leader.
 
-    A sync through a server that is held back waits as long as the server is held back. So the server is released a
-    moment after a sync was sent: without the sync the next read would still be old.
+    A sync through a server that is held back waits until the server is released. Therefore the world releases the
+    server a moment after the sync was sent. Without the sync the next read would still return the old state.
     """
 
     def __init__(self, ensemble: ZooKeeperEnsemble) -> None:
@@ -261,7 +260,7 @@ def before_write(store: MetadataStore, number: int, action: Callable[[], object]
 
 
 def before_read(store: MetadataStore, action: Callable[[], object]) -> None:
-    """Call ``action`` just before the store next reads a ledger's record or lists ledgers."""
+    """Call ``action`` just before the store's next read of a ledger's record or list of ledgers."""
     done = False
 
     def once(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
 
 DOWN_S = 0.3
-"""How long a bookie is away, which is less than a writer's reconnect budget of two seconds."""
+"""For how many seconds a moving bookie is stopped. This is less than a writer's reconnect budget of two seconds."""
 
 
 class MovingCluster:
@@ -30,7 +30,7 @@ class MovingCluster:
 
     async def start(self, bookie_id: str, **changes: Any) -> None:
         names = ("port", "direct_port", "grpc_port")
-        ports = dict(zip(names, free_ports(len(names)), strict=True))  # outside the range of clients, so usable again
+        ports = dict(zip(names, free_ports(len(names)), strict=True))  # outside the clients' range, so usable again
         settings = {"admin_port": 0, **ports, **changes}  # by default it is at a distance from a port: perhaps in use
         config = bookie_config(self._path / bookie_id, self.uri, bookie_id=bookie_id, **settings)
         self.bookies[bookie_id] = await Bookie.start(config)
@@ -53,7 +53,7 @@ class MovingCluster:
         return await connect(self.uri, config=ClientConfig(lanes=self.lane, **settings))
 
     def marks(self) -> list[int]:
-        """The ledgers that are marked as lacking copies."""
+        """The ledgers that are marked as underreplicated."""
         return [ledger_id for ledger_id, _ in self.store.list_underreplicated()]
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes objects from entries as Pulsar's jcloud offloader writes them. This is written from Pulsar's sources.
-``tests/golden`` has an object that Pulsar itself made."""
+"""Makes objects from entries as Pulsar's jcloud offloader writes them, according to Pulsar's sources. ``tests/golden``
+has an object that Pulsar itself made."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def uuid_of(number: int) -> UUID:
 def offload(
     ledgers: Mapping[int, Sequence[bytes]], block_bytes: int, *, streaming: bool = False, fill: int = 0
 ) -> tuple[bytes, bytes]:
-    """A data object with these ledgers, and its index object. The last block of a ledger ends ``fill`` bytes behind its
-    last entry. Only a streaming offloader puts several ledgers into one object."""
+    """Return a data object with these ledgers, and its index object. The last block of a ledger ends ``fill`` bytes
+    behind its last entry. Only a streaming offloader puts several ledgers into one object."""
     data, rows = b"", dict[int, list[tuple[int, int, int]]]()
     for ledger_id, entries in ledgers.items():
         for first, bodies in _blocks(entries, block_bytes):
@@ -55,7 +55,7 @@ def _head(size: int, first: int, ledger_id: int, *, streaming: bool) -> bytes:
 
 
 def index_of(rows: Mapping[int, Sequence[tuple[int, int, int]]], object_bytes: int, *, streaming: bool) -> bytes:
-    """An index object; a row is the first entry, the part and the offset of a block."""
+    """Return an index object. A row has the first entry, the part and the offset of a block."""
     body = b""
     for ledger_id, of_ledger in rows.items():
         body += struct.pack(">Q", ledger_id) if streaming else b""

@@ -57,7 +57,7 @@ class PageWorld:
         return json.dumps({"order": 1000 + number, "city": city, "cents": 199 * number % 5000, "note": note}).encode()
 
     def _write_torn_ledger(self) -> None:
-        """Write a ledger with an ensemble change. Its entries are on all three bookies, so the replaced one lacks
+        """Write a ledger with an ensemble change. All three bookies have its entries, so the replaced bookie lacks
         none."""
         custom = {"application": self.note.encode()}
         with self.client.create_ledger(ack_quorum_size=3, custom_metadata=custom) as writer:
@@ -74,7 +74,7 @@ class PageWorld:
         self.cluster.wait_ready([stopped])
 
     def kill_one(self) -> None:
-        """Kill the first bookie with SIGKILL, and mark the ledgers that name it, as an auditor would."""
+        """Kill the first bookie with SIGKILL, and mark the ledgers that name it as an auditor would."""
         self.cluster.bookies[0].kill()
         with closing(open_store(self.cluster.uri)) as store:
             for ledger_id in store.list_ledgers():
@@ -84,7 +84,7 @@ class PageWorld:
 
     @contextmanager
     def page(self) -> Iterator[str]:
-        """Run ``bk web`` in a process of its own, which must end cleanly, and yield its URL."""
+        """Run ``bk web`` in a process of its own, and yield its URL. Fail if the process does not end cleanly."""
         command = [sys.executable, "-m", "bk_cli.main", "web", "--port", "0", "--json"]
         process = subprocess.Popen(
             [*command, "--metadata-service-uri", self.cluster.uri],

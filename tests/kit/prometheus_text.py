@@ -28,8 +28,8 @@ class Family:
 
 
 def parse(text: str) -> dict[str, Family]:
-    """Return the families by name. AssertionError names what is wrong."""
-    assert text.endswith("\n"), "the last line is not ended"
+    """Return the families by name. Raises AssertionError, which names the fault."""
+    assert text.endswith("\n"), "the last line has no newline"
     families: dict[str, Family] = {}
     helps: dict[str, str] = {}
     name = ""
@@ -39,7 +39,7 @@ def parse(text: str) -> dict[str, Family]:
             assert comment is not None, line
             name = comment[2]
             if comment[1] == "HELP":
-                assert name not in helps, f"{name} is there twice"
+                assert name not in helps, f"{name} has two HELP lines"
                 helps[name] = comment[3]
             else:
                 assert comment[3] in ("counter", "gauge", "histogram"), line
@@ -57,12 +57,12 @@ def _take(family: Family, name: str, line: str) -> None:
     sample = _SAMPLE.fullmatch(line)
     assert sample is not None, line
     endings = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
-    assert sample[1] in [name + ending for ending in endings], f"{sample[1]} below {name}"
+    assert sample[1] in [name + ending for ending in endings], f"{name} has a sample named {sample[1]}"
     shown = sample[2] or ""
     labels = tuple((label[1], label[2]) for label in _LABEL.finditer(shown))
     assert ",".join(f'{label}="{text}"' for label, text in labels) == shown, line
     key = sample[1], labels
-    assert key not in family.samples, f"{line} is there twice"
+    assert key not in family.samples, f"two samples have the key of {line}"
     value = float(sample[3])
     assert family.kind == "gauge" or value >= 0, line
     family.samples[key] = value

@@ -34,7 +34,7 @@ def entry(
     properties: Mapping[str, str] | None = None,
     **metadata: Any,
 ) -> bytes:
-    """An entry; ``payload`` is not compressed yet. ``metadata`` are fields of MessageMetadata."""
+    """Return an entry. ``payload`` is compressed here. ``metadata`` are fields of MessageMetadata."""
     fields = {"producer_name": b"p", "sequence_id": 1, "publish_time": 1_700_000_000_000, **metadata}
     head = proto.MessageMetadata(**fields)
     for key, value in (properties or {}).items():
@@ -59,7 +59,7 @@ def framed(
 
 
 def single(payload: bytes, properties: Mapping[str, str] | None = None, **metadata: Any) -> bytes:
-    """A message of a batch."""
+    """Return a message of a batch."""
     head = proto.SingleMessageMetadata(payload_size=len(payload), **metadata)
     for key, value in (properties or {}).items():
         head.properties.add(key=key.encode(), value=value.encode())
@@ -69,12 +69,12 @@ def single(payload: bytes, properties: Mapping[str, str] | None = None, **metada
 
 
 def batch_entry(messages: Sequence[bytes], **fields: Any) -> bytes:
-    """An entry that is a batch of what :func:`single` returned."""
+    """Return an entry that is a batch of messages, each as :func:`single` returns it."""
     return entry(b"".join(messages), num_messages_in_batch=len(messages), **fields)
 
 
 def compacted(original: EntryPosition, of: bytes) -> bytes:
-    """An entry of the ledger of a compacted topic."""
+    """Return an entry for the ledger of a compacted topic."""
     data = proto.MessageIdData(ledger_id=original.ledger_id, entry_id=original.entry_id, partition=-1)
     said = data.SerializeToString()
     return struct.pack(">I", len(said)) + said + struct.pack(">I", len(of)) + of

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of entries made one by one with protobuf: slow, plain, and what the fast way must equal."""
+"""Makes the messages of entries one by one with protobuf. This is slow and simple; the fast way must give equal
+rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from bk_core.pulsar.proto import message_pb2 as proto
 
 
 def rows_of(batch: EntryBatch, *, partition: int = -1) -> list[dict[str, Any]]:
-    """The rows of entries that are neither chunked nor encrypted."""
+    """Return the rows of entries that are neither chunked nor encrypted."""
     found = list[dict[str, Any]]()
     for entry_id, data in zip(batch.entry_ids().tolist(), batch.to_list(), strict=True):
         head, body = split(data)
@@ -38,7 +39,7 @@ def rows_of(batch: EntryBatch, *, partition: int = -1) -> list[dict[str, Any]]:
 
 
 def split(data: bytes) -> tuple[proto.MessageMetadata, bytes]:
-    """The metadata and the payload of an entry."""
+    """Return the metadata and the payload of an entry."""
     at = 0
     if data[:2] == b"\x0e\x02":
         at = 6 + struct.unpack_from(">I", data, 2)[0]

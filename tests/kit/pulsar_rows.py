@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a topic in the form in which trials compare them and golden files keep them."""
+"""Makes rows of a topic in the form in which trials compare them and golden files keep them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def base64_of(value: bytes | None) -> str | None:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a read of all columns, as Pulsar's Java client would answer (tests/interop/java/pulsar)."""
+    """Return the rows of a read of all columns, in the form of Pulsar's Java client (tests/interop/java/pulsar)."""
     for name in ("__publishTime", "__eventTime"):
         at = table.schema.get_field_index(name)
         table = table.set_column(at, name, table[name].cast(pa.int64()))

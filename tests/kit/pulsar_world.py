@@ -24,7 +24,7 @@ from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
 
 
 class PulsarWorld:
-    """What brokers would have made. ``bookkeeper`` reads it; ledgers are written by another client."""
+    """Topics as brokers would have made them. ``bookkeeper`` reads them; another client writes the ledgers."""
 
     def __init__(self, cluster: MemoryBookKeeper) -> None:
         self.cluster = cluster
@@ -53,8 +53,8 @@ class PulsarWorld:
         return self.cluster.store.tree.get(path)[0]
 
     async def ledger(self, name: str, entries: Sequence[bytes], *, is_open: bool = False) -> LedgerWriter:
-        """The next ledger of a topic, with these entries. Like a broker's it says nothing of its LAC while it is
-        idle."""
+        """Write the next ledger of a topic with these entries. While it is idle it does not publish its LAC, like a
+        broker's ledger."""
         topic = TopicName.parse(name)
         written = await self._writer.create_ledger(custom_metadata={"application": b"pulsar"})
         for entry in entries:
@@ -95,7 +95,7 @@ class PulsarWorld:
             await self._writer.delete_ledger(info.ledger_id)
 
     def offload(self, name: str, number: int, driver: str, *, deleted: bool, bucket: str = "cold") -> None:
-        """Say that a ledger of a topic was offloaded."""
+        """Record that a ledger of a topic was offloaded."""
         context = self._ledgers[TopicName.parse(name)][number].offload_context
         context.complete, context.bookkeeper_deleted, context.driver.name = True, deleted, driver.encode()
         del context.driver.properties[:]
@@ -105,8 +105,8 @@ class PulsarWorld:
     async def offload_to(
         self, folder: Path, name: str, number: int, *, deleted: bool = True, block_bytes: int = 2000
     ) -> Path:
-        """Copy a ledger of a topic to a folder, in the format of the jcloud offloader; ``deleted`` deletes it from the
-        bookies. Returns the data object."""
+        """Copy a ledger of a topic to a folder, in the format of the jcloud offloader. With ``deleted``, delete the
+        ledger from the bookies. Return the path of the data object."""
         info = self._ledgers[TopicName.parse(name)][number]
         async with await self._writer.open_ledger(info.ledger_id, recover=False) as reader:
             entries = [entry async for batch in reader.read(0, info.entries - 1) for entry in batch.to_list()]
@@ -126,7 +126,8 @@ class PulsarWorld:
         self, name: str, kind: int, definition: bytes | str = b"", *, deleted: bool = False, **properties: str
     ) -> int:
         """Register the next version of a topic's schema, and return its number. ``kind`` is the stored number of the
-        type. Like a broker, it keeps each version in an open ledger of one entry, and links it to those before."""
+        type. As a broker does, keep each version in an open ledger of one entry, and link it to the versions before
+        it."""
         topic, data = TopicName.parse(name), definition.encode() if isinstance(definition, str) else definition
         versions = self._schemas.setdefault(topic, [])
         info = proto.SchemaInfo(type=kind, schema=data, deleted=deleted)
@@ -143,7 +144,7 @@ class PulsarWorld:
         return number
 
     def cursor(self, name: str, cursor: str, at: EntryPosition, properties: Mapping[str, int] | None = None) -> None:
-        """A subscription whose state is in its node."""
+        """Write a subscription whose state is in its node."""
         record = proto.CursorInfo(cursors_ledger_id=-1, mark_delete_ledger_id=at[0], mark_delete_entry_id=at[1])
         for key, value in (properties or {}).items():
             record.properties.add(name=key.encode(), value=value)
@@ -157,5 +158,5 @@ async def pulsar_world() -> AsyncIterator[PulsarWorld]:
 
 
 def plain(*values: bytes, **fields: Any) -> list[bytes]:
-    """An entry for each value."""
+    """Return one entry for each value."""
     return [kit.entry(value, **fields) for value in values]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of our lanes that obey the framing and nothing else. They begin messages that they never end, read nothing of
-what they are sent, and open streams without end.
+"""Clients of our lanes that obey the framing and nothing else. They begin messages that they never end, never read what
+the bookie sends, and open streams without end.
 
-HTTP/2 is written by hand here, because a library would not misbehave like this. Headers are literals, and windows are
-the protocol's defaults.
+HTTP/2 is written by hand here, because a library would not misbehave like this. Headers are literals, and windows have
+the protocol's default sizes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _INITIAL_WINDOW_SIZE, _MAX_CONCURRENT_STREAMS = 4, 3
 
 
 class RawDirect:
-    """A client of the direct lane, with a connection for each stream, from the address ``source``. It reads nothing."""
+    """A client of the direct lane. Each stream has a connection of its own from the address ``source``. It reads
+    nothing."""
 
     def __init__(self, bookie_id: str, source: str = "127.0.0.1") -> None:
         self.bookie_id, self._source = bookie_id, source
@@ -43,7 +44,7 @@ class RawDirect:
 
     @property
     def lost(self) -> bool:
-        """Whether the bookie has ended all its streams."""
+        """Whether the bookie has ended all streams of this client."""
         for stream, sock in enumerate(self._sockets):
             with contextlib.suppress(BlockingIOError, ConnectionError):
                 sock.send(b"")
@@ -66,7 +67,7 @@ class RawDirect:
         return stream
 
     async def send(self, stream: int, message: bytes) -> int:
-        """Send a whole message without frames, as far as the bookie takes it; return how many bytes it took."""
+        """Send a whole message without frames. Return the number of bytes that the bookie took."""
         return await self.put(stream, struct.pack("<II", 0, len(message)) + message)
 
     async def begin(self, stream: int, size: int, patience_s: float = 1.0) -> int:
@@ -74,7 +75,7 @@ class RawDirect:
         return await self.put(stream, struct.pack("<II", size, 0) + bytes(size - 1), patience_s)
 
     async def put(self, stream: int, data: bytes, patience_s: float = 1.0) -> int:
-        """Send bytes of a stream, as far as the bookie takes them; return how many it took."""
+        """Send bytes of a stream. Return the number of bytes that the bookie took."""
         loop, view, sent = asyncio.get_running_loop(), memoryview(data), 0
         while sent < len(data):
             part = view[sent : sent + (1 << 16)]
@@ -96,7 +97,7 @@ def _is_reset(sock: socket.socket) -> bool:
 
 
 class RawConnection:
-    """One connection. Nothing is ever acknowledged, so the bookie may send it 65,535 bytes in all."""
+    """A connection on which nothing is acknowledged, so that the bookie may send 65,535 bytes in all."""
 
     def __init__(self, bookie_id: str) -> None:
         self.bookie_id = bookie_id
@@ -136,7 +137,7 @@ class RawConnection:
         return stream
 
     async def send(self, stream: int, message: bytes) -> int:
-        """Send a whole message, as far as the bookie takes it; return how many bytes it took."""
+        """Send a whole message. Return the number of bytes that the bookie took."""
         return await self.put(stream, b"\0" + len(message).to_bytes(4, "big") + message)
 
     async def begin(self, stream: int, size: int, patience_s: float = 1.0) -> int:
@@ -144,7 +145,7 @@ class RawConnection:
         return await self.put(stream, b"\0" + size.to_bytes(4, "big") + bytes(size - 1), patience_s)
 
     async def put(self, stream: int, data: bytes, patience_s: float = 1.0) -> int:
-        """Send bytes of a stream, as far as the bookie takes them within ``patience_s``; return how many it took."""
+        """Send bytes of a stream. Return the number of bytes that the bookie took within ``patience_s``."""
         sent = 0
         while sent < len(data) and not self.lost and stream not in self.ended:
             size = min(len(data) - sent, self._window, self._windows[stream], _FRAME_BYTES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bookie on Apache's wire without sockets, threads and time: the real connections over the real machine.
 
-Commits happen at once unless they are held, and reads at once; timers fire when the test calls ``fire``.
+Reads happen at once, and so do commits unless they are held. Timers fire when the test calls ``fire``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class RpcBookie:
 
 
 class RpcClient:
-    """The client's end of one connection. ``got`` has all bytes that it has received."""
+    """The client's end of one connection. ``got`` has all bytes that the client has received."""
 
     def __init__(self, bookie: RpcBookie, auth: AuthPlugin, wake: Callable[[], None] = lambda: None) -> None:
         self.connection = ServedConnection(cast(BookieEngine, bookie), bookie.facts, auth, lambda: NOW_MS, wake)
@@ -148,7 +148,7 @@ class RpcClient:
 
 
 def answers(data: bytes, version: int) -> list[Any]:
-    """Read the answers in the bytes that a bookie sent, which must be whole frames."""
+    """Parse the answers in the bytes that a bookie sent. The bytes must be whole frames."""
     read = AnswerReader(version).read(data)
     assert (read.fault, read.used) == (None, len(data))
     return read.items

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that takes and gives objects as S3 does."""
+"""A server that stores objects and returns them as S3 does."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ CODES = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 
 
 class S3Endpoint:
-    """Answers as S3 does: objects by ``/bucket/name``, whole or a range of bytes, written at once or in parts.
-    ``fails`` are the statuses of the next reads of objects, one each. ``signed`` has the authorization of each read.
-    ``headers`` has those that a writer gave to an object. Signatures are not checked."""
+    """Answers as S3 does. An object is at ``/bucket/name``; it is read whole or in ranges of bytes, and written at once
+    or in parts. ``fails`` has one status for each of the next reads, with which it fails. ``signed`` has the
+    authorization of each read. ``headers`` has the headers that a writer gave to an object. Signatures are not
+    checked."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket, self.objects, self.fails = bucket, dict[str, bytes](), list[int]()
@@ -33,7 +34,7 @@ class S3Endpoint:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def found(self, path: str) -> tuple[int, bytes]:
-        """Return the status and the body of a read."""
+        """Return the status and the body of the answer to a read."""
         if path == self.bucket:
             return 200, b""
         status = self.fails.pop(0) if self.fails else 200 if path in self.objects else 404
@@ -42,7 +43,7 @@ class S3Endpoint:
         return status, f"<Error><Code>{CODES[status]}</Code><Message>no</Message></Error>".encode()
 
     def written(self, method: str, path: str, asked: dict[str, str], body: bytes) -> bytes:
-        """Do what a writer asks; return the answer. An object in parts is there once all of it is."""
+        """Carry out a writer's request, and return the answer. An object in parts exists once it is complete."""
         number = asked.get("uploadId", "")
         match method:
             case "DELETE":

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data directory that a test drives: frames with known entries, crashes, and an oracle of the answers that are
-allowed."""
+"""A data directory that a test drives: frames with known entries, crashes, and an oracle that knows the allowed
+answers."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ SEGMENT_BYTES = 256 << 10
 
 
 def payload_of(ledger_id: int, entry_id: int, size: int = 50) -> bytes:
-    """Return the only payload that this entry has in tests."""
+    """Return the payload of an entry. In tests an entry never has another one."""
     return (b"%d/%d " % (ledger_id, entry_id)).ljust(size, b"abcdefghijklmnopqrstuvwxyz"[entry_id % 26 :][:1])
 
 
 def entries(ledger_id: int, ids: Sequence[int], *, lac: int = -1, size: int = 50) -> bytes:
-    """Make a frame of these ids, dense or with an ids column."""
+    """Make a frame of these ids, dense or with a column of ids."""
     payloads = [payload_of(ledger_id, entry_id, size) for entry_id in ids]
     digester = Digester(DigestType.CRC32C, b"", ledger_id)
     dense = list(ids) == list(range(ids[0], ids[0] + len(ids)))
@@ -101,7 +101,7 @@ class Answer:
 
 
 class Storage:
-    """The storage objects of one directory, used as the server uses them. Upkeep runs after each append."""
+    """The storage objects of one directory, called as the server calls them. Upkeep runs after each append."""
 
     def __init__(self, path: Path, *, files: Files | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path, self.files = path, files or Files()
@@ -124,7 +124,7 @@ class Storage:
         self.reader = SegmentReader(self.directory.segments_path, self.directory.identity, files=self.files)
 
     def append(self, *frames: bytes | memoryview) -> list[Place]:
-        """Append a group as the commit thread does, then update the index."""
+        """Append a group as the commit thread does, and update the index."""
         places = self.log.append_group(frames)
         for frame, place in zip(frames, places, strict=True):
             self.index.add(frame, place)
@@ -138,7 +138,7 @@ class Storage:
         self.directory.close()
 
     def lookup(self, ledger_id: int, first: int, last: int) -> Lookup:
-        """Look entries up, and read everything that the look-up needs from the disk."""
+        """Look entries up, and read from the disk what the look-up needs."""
         resolved: dict[Place, Membership] = {}
         while True:
             answer = self.index.lookup(ledger_id, first, last, resolved=resolved)
@@ -151,7 +151,8 @@ class Storage:
                 return answer
 
     def read(self, ledger_id: int, first: int, last: int) -> Answer:
-        """Read every id from first to last as a server would. A frame that fails its check is marked as damaged."""
+        """Read every id from ``first`` to ``last`` as a server would. A frame that fails its check is marked as
+        damaged."""
         answer = Answer()
         while first <= last:
             found = self.lookup(ledger_id, first, last)
@@ -165,7 +166,7 @@ class Storage:
         return answer
 
     def _collect(self, ledger_id: int, found: Lookup, answer: Answer) -> bool:
-        """Collect the pieces. Return True if damage was found, so that the look-up must be repeated."""
+        """Collect the pieces of a look-up. Return True if damage was found, so that the look-up must be repeated."""
         for piece in found.pieces:
             try:
                 frame = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
@@ -182,8 +183,8 @@ class Storage:
 def assert_honest(
     storage: Storage, must: Iterable[bytes], may: Iterable[bytes] = (), *, healthy: bool = False
 ) -> dict[int, Answer]:
-    """Check all answers with the oracle. ``must`` are frames that were acked: each of their entries must be found with
-    its bytes or be UNKNOWN, never ABSENT; their records must hold, or their ledger must be in trouble. ``may`` are
+    """Check all answers with the oracle. ``must`` are frames that were acked. Each of their entries must be found with
+    its bytes or be UNKNOWN, never ABSENT. Their records must hold, or their ledger must be in trouble. ``may`` are
     frames of the tail, which may be found or lost. Nothing else may be found. With ``healthy``, UNKNOWN and trouble are
     not allowed either."""
     must, may = list(must), list(may)
@@ -230,7 +231,7 @@ def _ids_by_ledger(frames: Iterable[bytes]) -> dict[int, set[int]]:
     return ids
 
 
-@lru_cache(maxsize=4096)  # a world is checked after each step of its story
+@lru_cache(maxsize=4096)  # a test checks its world after each step
 def _entries_of(frame: bytes) -> tuple[int, frozenset[int]]:
     header = parse_header(frame)
     return header.ledger_id, frozenset(ids_in(frame) if header.kind == FrameKind.ENTRIES else ())
@@ -249,7 +250,7 @@ def limbo_record(ledger_id: int) -> bytes:
 
 
 def drop_record(ledger_id: int, generation: int) -> bytes:
-    """Make the record that a copy was given up: its frames in segments up to this generation are dead."""
+    """Make the record that a copy was given up. The copy's frames in segments up to this generation are dead."""
     return encode_record(FrameKind.COPY_DROPPED, ledger_id, generation.to_bytes(8, "little"))
 
 

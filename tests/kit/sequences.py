@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences (bk_core.logs.machines.ask) that are answered by hand. They can be copied: a generator cannot, but the
-function that made it and the answers so far make it again."""
+"""Sequences (bk_core.logs.machines.ask) to which a test gives the answers. They can be copied although generators
+cannot: the copy runs the function again with the answers so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bk_core.logs.machines.ask import Steps
 
 
 class Told:
-    """One sequence at its current step. ``make`` makes the object whose ``run`` is the sequence; it must behave alike
+    """A sequence at its current step. ``make`` makes the object whose ``run`` is the sequence. It must behave the same
     each time."""
 
     def __init__(self, make: Callable[[], Any], answers: tuple[Any, ...] = ()) -> None:
@@ -31,9 +31,9 @@ class Told:
             self.tell(each)
 
     def tell(self, answer: Any) -> Any:
-        """Answer the request; an error is raised where the sequence waits. Return the next request, or at the end the
+        """Answer the request. An error is raised where the sequence waits. Return the next request or, at the end, the
         result or the error."""
-        assert not self.is_done, "it has ended"
+        assert not self.is_done, "the sequence has ended"
         self.answers = (*self.answers, answer)
         return self._go_on(_own(answer))
 
@@ -42,11 +42,11 @@ class Told:
         return Told(self.make, self.answers)
 
     def drop(self) -> None:
-        """End the sequence early: it must make no further request."""
+        """End the sequence early. Fail if it makes a further request."""
         self._steps.close()
 
     def where(self) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """Yield each function that waits, with its line and its local values."""
+        """Yield each function of the sequence that waits, with its line and its local variables."""
         steps: Any = self._steps
         while isinstance(steps, Generator):
             frame: Any = steps.gi_frame
@@ -77,7 +77,7 @@ class Told:
 
 
 def _own(answer: Any) -> Any:
-    """Copy errors in an answer: they change when they are raised, so each run needs its own."""
+    """Copy the errors in an answer. An error changes when it is raised, so each run needs its own."""
     if isinstance(answer, BookKeeperError):
         return copy(answer)
     if isinstance(answer, dict):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies in this process, on a thread of their own, with a metadata store in memory. They serve commands and blocking
-clients that need a URI but no processes."""
+"""Bookies on a thread of this process, with a metadata store in memory. They serve commands and blocking clients that
+need a URI but no processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens for tests, correct or wrong in one way, their signers, and the file of keys."""
+"""Makes tokens that are correct or wrong in one way, their signers, and the file of keys."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies and fingerprints of machines, for exhaustive search (RULES P11). Pure.
 
-One walk over slots and dictionaries serves every machine, and a whole world of machines. Immutable objects are shared:
-frozen and fixed dataclasses, buffers, enum members, errors, classes. Objects that a machine got from outside
-(``injected``: callables, sources of randomness) are shared too, unless they have ``copy()`` and ``fingerprint()`` of
+One walk over slots and dictionaries serves every machine, and a whole world of machines. Copies share immutable
+objects: frozen and fixed dataclasses, buffers, enum members, errors, classes. They also share objects that a machine
+got from outside (``injected``: callables, sources of randomness), unless these have ``copy()`` and ``fingerprint()`` of
 their own.
 """
 
@@ -32,12 +32,12 @@ _SHARED = (
 _BUFFERS = (bytes, bytearray, memoryview, np.ndarray)
 _PLAIN = frozenset((type(None), int, float, str, range))
 _NOT_SET = object()
-_LONG = 64  # a buffer of at least this many bytes is printed as its digest
+_LONG = 64  # the bytes from which on a buffer is printed as its digest
 
 
 def copied(root: T, injected: Iterable[object] = ()) -> T:
-    """Return an independent copy of ``root`` with the same inner references. Raises TypeError for an object that it
-    cannot copy."""
+    """Return an independent copy of ``root``, in which references to one object stay references to one object. Raises
+    TypeError for an object that it cannot copy."""
     memo: dict[int, Any] = {id(thing): _own(thing, "copy", thing) for thing in injected}
     keep = list(injected)  # keeps the objects alive, so that no id is used twice
     try:
@@ -147,7 +147,7 @@ class _Copier:
         return twin
 
     def _function(self, thing: FunctionType) -> FunctionType:
-        """Copy a function: a closure over copied objects becomes one over the copies."""
+        """Copy a function. If it is a closure over copied objects, the new one is over their copies."""
         cells = thing.__closure__ or ()
         twins = tuple(self.copy(cell.cell_contents) for cell in cells)
         if all(twin is cell.cell_contents for twin, cell in zip(twins, cells, strict=True)):
@@ -157,7 +157,8 @@ class _Copier:
 
 
 class _Printer:
-    """Prints a state. Objects that may occur again are numbered in the order of the walk, which is canonical."""
+    """Prints a state. Objects that may occur again are numbered in the order of the walk, which is the same for equal
+    states."""
 
     def __init__(self, seen: dict[int, object]) -> None:
         self.seen = seen
@@ -199,7 +200,8 @@ class _Printer:
 
 
 def _by_key(item: tuple[Any, Any]) -> str:
-    """Sort plain keys by their value, and leave objects and classes in the order of insertion (sorting is stable)."""
+    """Return a sort key. Simple keys are sorted by value; objects and classes stay in order of insertion, because
+    sorting is stable."""
     key = item[0]
     plain = isinstance(key, _VALUES) or (isinstance(key, tuple) and all(isinstance(part, _VALUES) for part in key))
     return repr(key) if plain else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive of the classes that Spark's Java loads (Java's class data sharing), with which a driver starts with half
-of the CPU time. Tests start thirty drivers, masters and executors. Without the archive everything works as well.
+"""An archive of the classes that Spark's Java loads (Java's class data sharing). With it a driver starts with half of
+the CPU time, and tests start thirty drivers, masters and executors. Everything also works without it.
 
-``python -m tests.kit.spark_classes`` makes it, which ``scripts/test`` does before the tests.
+``scripts/test`` makes it before the tests, by ``python -m tests.kit.spark_classes``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from tests.spark.sessions import ROOT, environment, settings
 
 ARCHIVE = ROOT / ".cache" / "spark-classes.jsa"
 SILENT = "-Xlog:disable"
-"""Java is not to complain if the archive is of another Java or of other jars. It starts without it then."""
+"""Keeps Java from complaining about an archive of another Java or of other jars. Java then starts without the
+archive."""
 MAKE_S = 180.0
 
 
 def use() -> None:
-    """Let every Java that this process and its children start use the archive, if there is one and no option names
-    another."""
+    """Let every Java that this process and its children start use the archive, if it exists and no option names another
+    one."""
     said = os.environ.get("JDK_JAVA_OPTIONS", "")
     if ARCHIVE.exists() and str(ARCHIVE) not in said:
         os.environ["JDK_JAVA_OPTIONS"] = f"{said} {SILENT} -XX:SharedArchiveFile={ARCHIVE}".strip()
 
 
 def make() -> None:
-    """Make the archive, if there is none, by a driver that does what drivers do in the tests. Java writes it when the
-    driver has ended in order. A failure is printed."""
+    """Make the archive if it does not exist, with a driver that does what drivers do in the tests. Java writes the
+    archive when the driver ends in order. A failure is printed."""
     if ARCHIVE.exists():
         return
     ARCHIVE.parent.mkdir(exist_ok=True)
@@ -49,7 +50,7 @@ def make() -> None:
 
 
 def _use_spark(folder: str) -> None:
-    """Read and write by Python, as a batch and as a stream, and end Java in order."""
+    """Read and write with Python, as a batch and as a stream, and end Java in order."""
     from pyspark.sql import SparkSession
 
     from benchmarks.spark.in_memory import InMemory
@@ -70,7 +71,7 @@ def _use_spark(folder: str) -> None:
     stream.start().awaitTermination()
     java = spark.sparkContext._gateway.proc
     spark.stop()
-    java.stdin.close()  # Spark's Java ends with it
+    java.stdin.close()  # this ends Spark's Java
     java.wait(MAKE_S)
 
 

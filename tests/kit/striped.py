@@ -2,12 +2,12 @@
 """Makes ensemble changes that are certain to begin inside a frame, by stopping and killing bookies of striped ledgers.
 
 With E > Qw, an entry whose write set has no ack quorum stops the LAC, wherever the entry is in its frame. So a test
-stops bookies such that the first entry of the next frame can be confirmed and the second or third cannot. It sends the
+stops bookies such that the first entry of the next frame can be confirmed, and the second or third cannot. It sends the
 frame, sees the LAC stop inside the frame, and kills one of the stopped bookies. The new ensemble then begins at the
 entry after the LAC.
 
-As a program, ``python -m tests.kit.striped URI SHAPE``, it writes frames until it is killed, printing the ledger's id
-and then each last entry that was confirmed.
+As a program, ``python -m tests.kit.striped URI SHAPE``, it writes frames until it is killed. It prints the ledger's id,
+and then the last entry of each confirmed frame.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from bk_core.client.config import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerMetadata
 
-ROWS = 600  # rows of a frame: a multiple of every ensemble size here, so that each frame begins at index 0
+ROWS = 600  # rows of a frame; a multiple of each ensemble size here, so that each frame begins at index 0
 WAIT_S = 20.0
-QUICK = ClientConfig(reconnect_budget_ms=200)  # a killed bookie soon counts as failed
+QUICK = ClientConfig(reconnect_budget_ms=200)  # makes a killed bookie count as failed soon
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The ensemble size, the quorums, and the strikes: the indices to stop; the bookie at the first is then killed."""
+    """The ensemble size, the quorums and the strikes. A strike names the indices to stop; the bookie at the first index
+    is then killed."""
 
     ensemble_size: int
     write_quorum_size: int
@@ -55,7 +56,7 @@ SHAPES = {"5/3/2": Shape(5, 3, 2, ((2, 3), (3, 2))), "4/2/2": Shape(4, 2, 2, ((2
 
 
 def rows_of(frame: int) -> list[bytes]:
-    """Return the payloads of one frame. They have many lengths, and no two are equal."""
+    """Return the payloads of one frame. Their lengths vary, and no two are equal."""
     return [b"%d/%d " % (frame, row) + b"*" * (row * 37 % 1500) for row in range(ROWS)]
 
 
@@ -94,7 +95,7 @@ class Strikes:
         self.bookie(bookie_id).kill()
 
     def resume(self) -> None:
-        """Continue the stopped bookies that still run."""
+        """Continue those of the stopped bookies that still run."""
         while self._stopped:
             bookie = self._stopped.pop()
             if bookie.is_running:
@@ -115,8 +116,8 @@ class Strikes:
 
 
 async def write_with_changes(ledger: Any, shape: Shape, strikes: Strikes) -> list[bytes]:
-    """Append frames through one ensemble change for each strike; return the payloads, all confirmed. The ledger must be
-    new."""
+    """Append frames to a new ledger, with one ensemble change for each strike. Return the payloads, all of them
+    confirmed."""
     written = rows_of(0)
     await done(ledger.append_batch(batch_of(0)))
     await done(ledger.flush())
@@ -135,15 +136,15 @@ async def write_with_changes(ledger: Any, shape: Shape, strikes: Strikes) -> lis
         strikes.resume()
         await done(ledger.flush())
         if number == shape.write_quorum_size - 1 and number < len(shape.strikes):
-            await asyncio.to_thread(strikes.mend)  # the next death would take some entry's last copy away
+            await asyncio.to_thread(strikes.mend)  # the next death would take the last copy of some entry
     return written
 
 
 def check_changes(metadata: LedgerMetadata, shape: Shape) -> None:
-    """Check that each strike made one fragment, and that none of these begins with a frame."""
+    """Check that each strike made one fragment, and that none of the fragments begins where a frame begins."""
     starts = [fragment.first_entry_id for fragment in metadata.fragments]
     assert len(starts) == 1 + len(shape.strikes), starts
-    assert all(start % ROWS for start in starts[1:]), f"a fragment begins with a frame: {starts}"
+    assert all(start % ROWS for start in starts[1:]), f"a fragment begins where a frame begins: {starts}"
 
 
 def payloads(batches: Iterator[EntryBatch]) -> list[bytes]:

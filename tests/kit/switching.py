@@ -16,7 +16,7 @@ TINY_S = 1e-6
 
 @contextlib.contextmanager
 def tiny_switches() -> Iterator[None]:
-    """Within this context, a thread that waits for the interpreter requests it at once."""
+    """Let a thread that waits for the interpreter request it at once, within this block."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TINY_S)
     try:

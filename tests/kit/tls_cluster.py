@@ -34,7 +34,7 @@ class TlsBookie(BookieProcess):
 
 
 class TlsCluster:
-    """The cluster. An async or blocking client needs :meth:`config`; ``environment`` is for the command ``bk``."""
+    """The cluster. Async and blocking clients take :meth:`config`. ``environment`` is for the command ``bk``."""
 
     def __init__(self, path: Path, bookies: int = 4, **settings: Any) -> None:
         self.authority = Authority(path / "pki")
@@ -53,7 +53,7 @@ class TlsCluster:
 
     @property
     def zookeeper_plain(self) -> str:
-        """The address at which ZooKeeper listens for peers without TLS. Its tests ask there whether it serves."""
+        """The address at which ZooKeeper serves clients without TLS. Tests ask there whether it serves."""
         return self._zookeeper.connect_string
 
     @property
@@ -96,7 +96,7 @@ class TlsCluster:
         while not all(bookie.is_ready for bookie in self.bookies):
             ended = [bookie.log_path.read_text() for bookie in self.bookies if not bookie.is_running]
             assert not ended, ended[0]
-            assert time.monotonic() < deadline, "the bookies do not get ready"
+            assert time.monotonic() < deadline, "the bookies are not ready in time"
             time.sleep(0.05)
 
     def heal(self) -> None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program with OpenTelemetry's SDK, for a process of its own, because a provider is set once in a process:
+"""A program with OpenTelemetry's SDK. It runs in a process of its own, because a process can set a provider only once:
 ``python -m tests.kit.traced_program FOLDER``. It uses three bookies over each of our lanes, a blocking client, a log,
-and the data source as Spark's tasks do; it prints the spans that ended, one JSON object a line.
-"""
+and the data source as Spark's tasks do. It prints the spans that ended, one JSON object a line."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from tests.kit.memory_store import MemoryStore as MemoryStore  # for memory://
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Run a block in a span of the program's own."""
+    """Run a block in a span of this program."""
     with trace.get_tracer("program").start_as_current_span(name):
         yield
 
@@ -45,11 +44,11 @@ def about(name: str) -> Iterator[None]:
 async def ledgers(uri: str, lane: str) -> None:
     async with await connect(uri, config=ClientConfig(lanes=lane)) as client:
         with about(f"{lane} write"):
-            # every bookie has the first entry before the frames, so that no message carries both
+            # Every bookie acks the first entry before the frames are sent, so that no message carries both.
             writer = await client.create_ledger(ack_quorum_size=3)
             with about(f"{lane} append"):
                 await writer.append(b"one")
-            await writer.append_batch(EntryBatch.from_list([bytes(1_000)] * 3_000))  # some frames
+            await writer.append_batch(EntryBatch.from_list([bytes(1_000)] * 3_000))  # several frames
             await writer.close()
         with about(f"{lane} read"):
             reader = await client.open_ledger(writer.ledger_id, recover=False)

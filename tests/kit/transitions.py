@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of every step of every machine, in any state and for any event, for the transition sweeps.
+"""Checks every step of every machine, in any state and for any event, for the transition sweeps.
 
-A sweep brings a machine into each of its states, feeds it every kind of event, and compares the next states with a
-table that the test spells out. The tables are those of docs/protocol.md.
+A sweep brings a machine into each of its states and feeds it every kind of event. It compares the next states with a
+table in the test, which is also in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.kit.amount import some
 from tests.kit.snapshot import copied, fingerprint_of
 
 Table = Mapping[tuple[str, str], str]
-"""(state, event) → the names of the possible next states, in order, separated by spaces. A missing pair means that the
-state stays. ``impossible``: the machine raises an assertion that names both."""
+"""Maps (state, event) to the names of the possible next states, in order, separated by spaces. If a pair is missing,
+the state stays. ``impossible`` means that the machine raises an assertion that names both."""
 
 IMPOSSIBLE = "impossible"
 
 
 class Numbers:
-    """A source of session numbers. A copy continues on its own."""
+    """A source of session numbers. A copy counts on independently."""
 
     def __init__(self, next_number: int = 1) -> None:
         self.next_number = next_number
@@ -42,7 +42,7 @@ class Numbers:
 
 
 class NoRandom:
-    """A source without chance: samples are the first items, and random numbers are 0.5."""
+    """A source without chance. A sample is the first items, and a random number is 0.5."""
 
     def sample(self, population: Any, k: int) -> list[Any]:
         return list(population)[:k]
@@ -52,7 +52,7 @@ class NoRandom:
 
 
 def given(machine: Any) -> tuple[object, ...]:
-    """Return the objects that a machine of the protocol got from outside; they are shared, or copy themselves."""
+    """Return the objects that a machine of the protocol got from outside. They are shared, or copy themselves."""
     match machine:
         case LedgerWrite():
             return machine.delivery._new_session, machine.random
@@ -70,8 +70,8 @@ def printed(machine: Any) -> object:
 
 
 def words(thing: Any) -> object:
-    """Print an event or a list of effects for comparison. An error is its text, because its outcome may be added
-    later."""
+    """Print an event or a list of effects for comparison. An error is printed as its text, because its outcome may be
+    added later."""
     if isinstance(thing, list):
         return [words(one) for one in thing]
     names = getattr(thing, "_fields", None) or [each.name for each in fields(thing)]
@@ -92,10 +92,11 @@ def members(*unions: Any) -> tuple[type, ...]:
 
 
 def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type, ...], twin: Any) -> list[Any] | None:
-    """Make one step and return its effects, or None if the machine asserts, naming both, that the event cannot come in
-    its state.
+    """Make one step and return its effects. Return None if the machine asserts that the event cannot come in its state;
+    the assertion must name both.
 
-    With a twin, check that the event did not change, that the twin does the same, and that a refusal changed nothing.
+    With a twin, check that the event did not change, that the twin behaves the same, and that a refusal changed
+    nothing.
     """
     event_was = words(event) if twin is not None else None
     effects, said = None, ""
@@ -106,8 +107,8 @@ def checked_step(machine: Any, event: Any, names: str, effects_known: tuple[type
     if twin is not None:
         assert words(event) == event_was, event
     if effects is None:
-        assert type(event).__name__ in said, f"names no event: {said}"
-        assert names in said, f"names no state {names}: {said}"
+        assert type(event).__name__ in said, f"the assertion names no event: {said}"
+        assert names in said, f"the assertion does not name the state {names}: {said}"
     else:
         assert isinstance(effects, list)
         strange = [effect for effect in effects if not isinstance(effect, effects_known)]
@@ -130,27 +131,29 @@ def sweep(
 ) -> dict[tuple[str, str], set[str]]:
     """Feed every event in every situation, twice, and return the next states of each (state, event).
 
-    ``events`` makes the events for a machine, because some name what it waits for. ``told`` returns the state's name in
-    the machine's assertions. Each machine has a twin that does the same; with ``--few`` one of five has.
+    ``events`` makes the events for a machine, because some of them name what the machine waits for. ``told`` returns
+    the state's name in the machine's assertions. Each machine has a twin, which must behave the same; with ``--few``
+    one machine of five has.
     """
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     stride = some(1, 5)
     for build in situations.values():
         for number, event in enumerate(events(build())):
             machine = build()
-            twin = twin_of(machine) if number % stride == 0 else None  # as it is after each step too
+            # a copy, compared with the machine after each step
+            twin = twin_of(machine) if number % stride == 0 else None
             for _ in range(2):
                 state, kind = state_of(machine), type(event).__name__
                 names = told(machine) if told else state
                 effects = checked_step(machine, event, names, effects_known, twin)
                 seen[state, kind].add(IMPOSSIBLE if effects is None else state_of(machine))
                 if state in ends:
-                    assert effects == [], f"{state} {event}"
+                    assert effects == [], f"an event that must be ignored has effects: {state} {event}"
     return dict(seen)
 
 
 def as_table(seen: Mapping[tuple[str, str], set[str]], order: Iterable[str]) -> dict[tuple[str, str], str]:
-    """Return what was seen in the form of a table, without the pairs whose state only stays."""
+    """Return the transitions that were seen as a table, without the pairs whose state always stays."""
     places = {name: place for place, name in enumerate((*order, IMPOSSIBLE))}
     return {
         key: " ".join(sorted(found, key=places.__getitem__)) for key, found in sorted(seen.items()) if found != {key[0]}

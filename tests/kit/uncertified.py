@@ -17,9 +17,9 @@ _OF_A_CERTIFICATE = ("tls_certificate_path", "tls_key_path", "security")
 
 
 def not_refusing(uri: str, settings: Mapping[str, Any]) -> dict[BookieId, str]:
-    """Return the bookies that do not refuse a read of a client without a certificate, and what they answer.
-    ``settings`` are those of the cluster's clients. If these clients work, the bookies speak TLS, because such a client
-    never connects without TLS."""
+    """Return the bookies that do not refuse a read of a client without a certificate, with their answers. ``settings``
+    are those of the cluster's clients. If these clients work, the bookies use TLS, because such a client never connects
+    without TLS."""
     config = ClientConfig(**{name: value for name, value in settings.items() if name not in _OF_A_CERTIFICATE})
     return {bookie: said for bookie, said in asyncio.run(_ask_all(uri, config)).items() if said is not None}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for what other threads, tasks and processes do."""
+"""Waits for what other threads, tasks and processes do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 POLL_S = 0.01
 SHUTDOWN_POLL_S = 0.01
-"""How often a server of the standard library looks whether it shall end: half a second, unless told."""
+"""The seconds between two checks of a server of the standard library whether it must end. Its default is half a
+second."""
 
 
 def comes_true(condition: Callable[[], object], within_s: float = 20.0, poll_s: float = POLL_S) -> bool:
-    """Whether it comes true in time."""
+    """Return whether the condition becomes true within ``within_s`` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -25,13 +26,13 @@ def comes_true(condition: Callable[[], object], within_s: float = 20.0, poll_s: 
 def until(
     condition: Callable[[], object], within_s: float = 10.0, what: str = "it did not happen", poll_s: float = POLL_S
 ) -> None:
-    """Wait until it comes true. Raises TimeoutError, which says ``what``."""
+    """Wait until the condition is true. Raises TimeoutError with the text ``what`` after ``within_s`` seconds."""
     if not comes_true(condition, within_s, poll_s):
         raise TimeoutError(f"{what}, not within {within_s:.0f} s")
 
 
 async def eventually(condition: Callable[[], object], within_s: float = 10.0, poll_s: float = POLL_S / 2) -> None:
-    """Wait until it comes true. Raises TimeoutError."""
+    """Wait until the condition is true, without blocking the loop. Raises TimeoutError after ``within_s`` seconds."""
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(poll_s)

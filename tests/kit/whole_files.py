@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole ``.idx`` files and checkpoints as bytes. The bookie reads and writes them in parts."""
+"""Reads and writes whole ``.idx`` files and checkpoints as bytes. The bookie reads and writes them in parts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def encode_index_file(header: IndexHeader, rows: bytes | bytearray | Rows, state
 
 
 def decode_index_file(data: bytes) -> tuple[IndexHeader, Rows, Rows]:
-    """Return the header, the index records and the state records of a whole file, and check the other sections too.
-    Raises IntegrityError for anything but an intact file."""
+    """Return the header, the index records and the state records of a whole file. Check the other sections too. Raises
+    IntegrityError if the file is not intact."""
     sections = decode_index_header(data)
     if len(data) != sections.file_bytes:
         raise IntegrityError("an index file has another size than its header says", value=f"{len(data)} bytes")
@@ -47,12 +47,13 @@ def index_range(sections: IndexSections) -> tuple[int, int]:
 
 
 def decode_index_rows(sections: IndexSections, data: bytes) -> Rows:
-    """Decode all index records from the bytes of the index section. Raises IntegrityError."""
+    """Decode all index records from the bytes of the index section. Raises IntegrityError if they are damaged."""
     return sections.header.blocks.decode(data, 1, sections.index_records, INDEX_ROW)
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """Encode the whole file. The checkpoint's ledgers must be sorted by id, its intervals and segments ascending."""
+    """Encode the whole file. The checkpoint's ledgers must be sorted by id, and its intervals and segments must
+    ascend."""
     parts = CheckpointParts(checkpoint.number, checkpoint.incarnation, checkpoint.through)
     body = parts.add_ledgers(checkpoint.ledgers) + parts.add_deleted(checkpoint.deleted)
     body += parts.add_segments(checkpoint.segments)
@@ -60,5 +61,5 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Decode a whole file. Raises IntegrityError for anything but an intact file of this version."""
+    """Decode a whole file. Raises IntegrityError if the file is not an intact one of this version."""
     return read_checkpoint(lambda size, offset: data[offset : offset + size], len(data))

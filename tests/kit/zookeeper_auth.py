@@ -14,11 +14,12 @@ from tests.kit.certificates import Authority, Files
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
 _SUPER_DIGEST = "super:R7b+rMjaJVqR9ILnttxHgMzs9E4="
-"""The superuser of scheme digest, who may do everything. Its password is ``of-tests``."""
+"""The superuser of the scheme digest, who may do everything. The password is ``of-tests``."""
 
 
 class AuthZooKeeper(TlsZooKeeper):
-    """The server. ``users`` are names and passwords of SASL. With ``demands`` a client without SASL is refused."""
+    """The server. ``users`` has names and passwords for SASL. With ``demands`` the server refuses a client without
+    SASL."""
 
     def __init__(self, files: Files, users: Mapping[str, str], *, demands: bool = False) -> None:
         super().__init__(files)
@@ -82,7 +83,7 @@ class AuthCluster:
         for bookie in self.bookies:
             while not bookie.is_ready:
                 assert bookie.is_running, bookie.log_path.read_text()
-                assert time.monotonic() < deadline, "the bookies do not get ready"
+                assert time.monotonic() < deadline, "the bookies are not ready in time"
                 time.sleep(0.05)
 
     def restart(self, settings: Mapping[str, object]) -> None:

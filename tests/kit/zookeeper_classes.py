@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive of the classes that a ZooKeeper server loads (Java's class data sharing), with which a server starts with
-two thirds of the CPU time. Tests start a hundred servers. Without the archive everything works as well.
+"""An archive of the classes that a ZooKeeper server loads (Java's class data sharing). With it a server starts with two
+thirds of the CPU time, and tests start a hundred servers. Everything also works without it.
 
-``python -m tests.kit.zookeeper_classes`` makes it, which ``scripts/test`` does before the tests.
+``scripts/test`` makes it before the tests, by ``python -m tests.kit.zookeeper_classes``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from bk_core.errors import BookKeeperError
 
 ARCHIVE = Path(__file__).parents[2] / ".cache" / "zookeeper-classes.jsa"
 SILENT = "-Xlog:disable"
-"""Java is not to complain if the archive is of another Java or of other jars. It starts without it then."""
+"""Keeps Java from complaining about an archive of another Java or of other jars. Java then starts without the
+archive."""
 MAKE_S = 60.0
 
 
 class OrderlyServer(zookeeper_server.ZooKeeperServer):
-    """A server that can end in order, however long that takes."""
+    """A server that may take any time to end in order."""
 
     def end(self) -> None:
         assert self._process is not None
@@ -31,13 +32,13 @@ class OrderlyServer(zookeeper_server.ZooKeeperServer):
 
 
 def use() -> None:
-    """Let the servers that this process starts use the archive, if there is one."""
+    """Let the servers that this process starts use the archive, if it exists."""
     if ARCHIVE.exists():
         zookeeper_server.JAVA = (*zookeeper_server.JAVA, SILENT, f"-XX:SharedArchiveFile={ARCHIVE}")
 
 
 def make() -> None:
-    """Make the archive, if there is none. Java writes it when the server has ended in order."""
+    """Make the archive if it does not exist. Java writes it when the server ends in order."""
     if ARCHIVE.exists():
         return
     ARCHIVE.parent.mkdir(exist_ok=True)

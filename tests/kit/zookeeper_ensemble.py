@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several real ZooKeeper servers on this machine, one of which can be made to lag.
 
-Each server reaches the quorum port of each other server through a proxy of its own. So the messages of the leader to a
-follower can be held back. The follower still serves reads of its old state, until ZooKeeper's own limit (``LAG_MAX_S``)
-ends the connection. A sync through it waits until it has caught up.
+Each server reaches the quorum port of each other server through a proxy of its own, so a test can hold back the
+leader's messages to a follower. The follower still serves reads of its old state, until ZooKeeper's own limit
+(``LAG_MAX_S``) ends the connection. A sync through it waits until the follower has caught up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ quorumListenOnAllIPs=false
 
 
 class EnsembleServer(ZooKeeperServer):
-    """One server of an ensemble. Its data stays when it ends. :meth:`launch` does not wait until it serves."""
+    """A server of an ensemble. Its data stays when it ends. :meth:`launch` does not wait until it serves."""
 
     def __init__(self, number: int, path: Path) -> None:
         super().__init__(tick_ms=TICK_MS, durable=False, heap_mb=96)
@@ -61,7 +61,7 @@ class EnsembleServer(ZooKeeperServer):
         self.stop()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the server itself, which is the child of the wrapper that ends it with us."""
+        """Send a signal to the server itself. It is a child of the wrapper that ends it together with this process."""
         if self._process is None:
             return
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
@@ -80,7 +80,7 @@ class EnsembleServer(ZooKeeperServer):
 
 
 class ZooKeeperEnsemble:
-    """The servers, without fsync; a context manager, which ends everything that it has started."""
+    """The servers, without fsync. As a context manager it ends everything that it has started."""
 
     def __init__(self, path: Path, count: int = 3, proxies: ProxyThread | None = None) -> None:
         self._own = proxies is None
@@ -98,12 +98,12 @@ class ZooKeeperEnsemble:
         """Wait until every server serves."""
         deadline = time.monotonic() + READY_S
         while not all(server.mode() for server in self.servers):
-            assert time.monotonic() < deadline, "the ensemble does not come up: see its servers' logs"
+            assert time.monotonic() < deadline, "the ensemble does not start in time; see the logs of its servers"
             time.sleep(_POLL_S)
 
     @property
     def leader(self) -> EnsembleServer | None:
-        """None during an election."""
+        """The server that leads, or None during an election."""
         return next((each for each in self.servers if each.mode() in ("leader", "standalone")), None)
 
     @property
@@ -111,7 +111,7 @@ class ZooKeeperEnsemble:
         return [server for server in self.servers if server.mode() == "follower"]
 
     def hold_back(self, follower: EnsembleServer) -> None:
-        """Hold back everything from the other servers to this one, until :meth:`heal`."""
+        """Hold back everything from the other servers to this follower until :meth:`heal`."""
         for link in follower.links.values():
             link.stall(requests=False, answers=True)
 
@@ -130,7 +130,7 @@ class ZooKeeperEnsemble:
 
     @contextlib.contextmanager
     def lagging(self, follower: EnsembleServer) -> Iterator[None]:
-        """Hold back everything from the other servers to the follower in this block."""
+        """Hold back everything from the other servers to the follower, within this block."""
         self.hold_back(follower)
         try:
             yield

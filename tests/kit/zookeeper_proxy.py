@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 _WRITES = {1, 2, 5, 14, 15}  # create, delete, setData, multi, create2
 
 Wanted = Callable[[int, bytes], bool]
-"""Decides by the kind of a request and its whole packet whether a fault applies to it."""
+"""Decides from the kind of a request and its whole packet whether a fault applies to it."""
 
 
 STOP_MAX_S = 120.0
@@ -25,7 +25,7 @@ def any_write(kind: int, packet: bytes) -> bool:
 
 
 class Stop:
-    """A request that is to stop in the proxy, or its answer."""
+    """A request or an answer that the proxy is to hold."""
 
     def __init__(self, of: Wanted, *, answered: bool) -> None:
         self.of, self.answered = of, answered
@@ -43,7 +43,7 @@ class ZooKeeperProxy:
         self._upstream = (host, port)
         self._mute_next = mute_next
         self.answer_delay_s = 0.0
-        self._silent: set[socket.socket] = set()  # server sockets whose requests go nowhere
+        self._silent: set[socket.socket] = set()  # server sockets whose requests are dropped
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
@@ -64,18 +64,18 @@ class ZooKeeperProxy:
 
     @property
     def losses_to_come(self) -> int:
-        """How many losses were requested and have not happened yet."""
+        """The number of losses that were requested and have not happened yet."""
         return len(self._losses)
 
     def forget_losses(self) -> None:
-        """Lose and stop nothing more."""
+        """Cancel all losses and stops that were requested."""
         with self._lock:
             self._losses.clear()
             self._stops.clear()
 
     def stop_next(self, of: Wanted, *, answered: bool) -> Stop:
-        """Hold the next such request, or its answer (``answered``), until the test lets it go. A request then goes to
-        the server even if its client has ended, like a packet that was under way."""
+        """Hold the next request that ``of`` wants, or its answer (``answered``), until the test releases it. A released
+        request reaches the server even if its client has ended, like a packet that was under way."""
         stop = Stop(of, answered=answered)
         with self._lock:
             self._stops.append(stop)
@@ -97,7 +97,7 @@ class ZooKeeperProxy:
         return None
 
     def garble_next_answer(self) -> None:
-        """Give the next answer another number than the request's."""
+        """Give the next answer a number that differs from its request's."""
         self._garble = True
 
     def mute_next(self, connections: int) -> None:
@@ -112,12 +112,12 @@ class ZooKeeperProxy:
 
     @contextlib.contextmanager
     def holding_requests(self) -> Iterator[None]:
-        """Take requests in this block, and pass them on only after it."""
+        """Hold requests in this block, and pass them on after it."""
         with self._lock:
             yield
 
     def cut(self) -> None:
-        """Break every connection and accept none until :meth:`restore`."""
+        """Break every connection, and accept none until :meth:`restore`."""
         self._is_cut = True
         with self._lock:
             sockets, self._sockets = self._sockets, set()
@@ -157,7 +157,7 @@ class ZooKeeperProxy:
 
     def _pump_requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            server.sendall(_packet(client))  # connect
+            server.sendall(_packet(client))  # the handshake
             while True:
                 packet = _packet(client)
                 if server in self._silent:
@@ -178,7 +178,7 @@ class ZooKeeperProxy:
 
     def _pump_answers(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            client.sendall(_packet(server))  # connect
+            client.sendall(_packet(server))  # the handshake
             while True:
                 packet = _packet(server)
                 time.sleep(self.answer_delay_s)
