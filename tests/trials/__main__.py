@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ``scripts/trial NAME`` (real processes under faults) and ``scripts/prove NAME`` (searches).
+"""The commands ``scripts/trial NAME``, which runs real processes under faults, and ``scripts/prove NAME``, which
+searches.
 
-``scripts/trial`` with options alone is ``scripts/trial bookie``.
+``scripts/trial`` without a name is ``scripts/trial bookie``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PROOFS = {
 
 
 def main(words: list[str]) -> int:
-    """``words``: "trial" or "prove", the name, its options. Returns the exit code."""
+    """Run the command. ``words`` are "trial" or "prove", the name, and its options. Return the exit code."""
     kind, *words = words
     named = TRIALS if kind == "trial" else PROOFS
     if kind == "trial" and words[:1] != ["--help"] and (not words or words[0].startswith("-")):

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the rounds of a long trial and keeps its figures: the one harness below ``scripts/trial`` and ``scripts/prove``.
+"""Runs the rounds of a long trial and keeps its figures. All of ``scripts/trial`` and ``scripts/prove`` use this
+harness.
 
-A :class:`Trial` says which round is next, and makes *worlds*: clusters, pairs of bookies, pools of processes. A world
-runs rounds. Everything random in a round comes from the seed and the round's number.
+A :class:`Trial` names the next round, and makes *worlds*: clusters, pairs of bookies, pools of processes. A world runs
+rounds. All random choices in a round follow from the seed and the round's number.
 
 **States.** ``world starts → round → … → round → last checks → world ends``, again and again. A world serves
-``world_rounds`` rounds, so that disks stay small and nothing depends on what was long ago. The run ends when the trial
-has no next round, when ``--minutes`` are over (of all runs together), when ``WORLDS_KEPT`` worlds met a problem, or at
-SIGTERM or SIGINT. The first signal lets the round under way come to its end, and the last checks; the second one ends
-everything at once.
+``world_rounds`` rounds, so that disks stay small and no round depends on what happened long before. The run ends when
+the trial has no next round, when ``--minutes`` are over (of all runs together), when ``WORLDS_KEPT`` worlds met a
+problem, or at SIGTERM or SIGINT. After the first signal the current round and the last checks are finished. The second
+signal ends everything at once.
 
 **Failure cases.** A broken promise, a round that raises and a world that does not start are problems. A problem ends
-its world without the last checks, and the folder of the world is kept. Other folders are removed. The report names
-each problem with the command that repeats its round. The exit code is 0 only if all that was asked for was done,
-nothing was wrong, and everything in ``wanted`` happened: a trial in which nothing was acknowledged proves nothing.
+its world without the last checks, and the folder of the world is kept. Other folders are removed. The report names each
+problem with the command that repeats its round. The exit code is 0 only if all requested rounds ran without a problem
+and everything in ``wanted`` happened: a trial in which nothing was acknowledged proves nothing.
 
-**Going on.** With ``--resume FILE`` the figures are written to FILE after every round, as one JSON object: ``of`` is
+**Resuming.** With ``--resume FILE`` the figures are written to FILE after every round, as one JSON object. ``of`` is
 the command with its seed and the options that change what a round is; the other members are the fields of
 :class:`Figures`. The file is replaced, never changed, so ``kill -9`` loses one round at most. The next call begins with
 the round after the last one. A file of another trial, seed or option is refused (exit code 2).
@@ -41,14 +42,14 @@ from typing import Any, Protocol
 from tests.trials.kit.network import enter_own_network, networks_work
 
 PROBLEMS_KEPT = 20
-"""Problems of one round that are kept: what is broken once is often broken for many entries."""
+"""The number of problems of one round that are kept. A defect often breaks many entries at once."""
 WORLDS_KEPT = 5
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one round did, or the sums over all rounds. ``tables`` are counters by heading, ``times_s`` durations by
-    name. ``problems`` is empty when every promise was kept. ``note`` is about one round alone."""
+    """The results of one round, or the sums over all rounds. ``tables`` has counters by heading, and ``times_s`` lists
+    of durations by name. ``problems`` is empty if every promise was kept. ``note`` describes one round only."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -69,11 +70,11 @@ class Figures:
         self.problems += other.problems
 
     def table(self, heading: str) -> Counter[str]:
-        """The counter of this heading, made if there is none."""
+        """Return the counter with this heading. It is made if it is missing."""
         return self.tables.setdefault(heading, Counter())
 
     def text(self, unit: str) -> str:
-        """The report, in Markdown."""
+        """Return the report in Markdown."""
         counts = {f"{unit}s": self.rounds, **self.counts, "**broken promises**": len(self.problems)}
         lines = ["| | |", "|---|---:|", *_rows(counts)]
         lines += [f"| time | {self.seconds:.0f} s, {self.seconds / max(self.rounds, 1):.1f} s a {unit} |"]
@@ -92,7 +93,8 @@ class Figures:
 
     @classmethod
     def load(cls, path: Path | None, of: str) -> Figures:
-        """Those of the file, or new ones. Raises ValueError if the file is of another run."""
+        """Return the figures in the file, or new ones without a file. Raises ValueError if the file is of another
+        run."""
         if path is None or not path.exists():
             return cls()
         said = json.loads(path.read_text(encoding="utf-8"))
@@ -113,7 +115,7 @@ def _times_row(name: str, ordered: Sequence[float]) -> str:
 
 
 class World(Protocol):
-    """What rounds run on."""
+    """The processes and data on which rounds run."""
 
     def round(self, what: Any) -> Figures:
         """Run the round that :meth:`Trial.next` named."""
@@ -123,59 +125,59 @@ class World(Protocol):
 
 
 class Trial:
-    """One kind of rounds. A subclass sets the texts, and what differs from here."""
+    """A kind of rounds. A subclass sets the texts, and overrides what differs."""
 
     name = ""
     about = ""
-    """One sentence: what it does, and what must hold."""
+    """One sentence that says what the trial does and what must hold."""
     unit = "round"
     rounds: int | None = 20
-    """How many rounds, if neither ``--rounds`` nor ``--minutes`` is given."""
+    """The number of rounds if neither ``--rounds`` nor ``--minutes`` is given."""
     minutes: float | None = None
     world_rounds = 100
     isolates = False
-    """Whether its processes may have network namespaces of their own."""
+    """Whether the trial's processes may have network namespaces of their own."""
     wanted: Sequence[str] = ()
-    """Counts that must not be zero."""
+    """The counts that must not be zero."""
 
     def __init__(self, ask: argparse.Namespace) -> None:
         self.ask = ask
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options that this trial has beside those of all."""
+        """Add the options of this trial to those that every trial has."""
 
     @property
     def options(self) -> str:
-        """The given options that change what a round is, as they are typed, with a space before each."""
+        """The options on the command line that change what a round is, with a space before each."""
         return " --secure" if getattr(self.ask, "secure", False) else ""
 
     def next(self, figures: Figures) -> Any:
-        """The round to run now, or None. ``figures`` has what was done."""
+        """Return the round to run next, or None. ``figures`` are the sums so far."""
         return figures.rounds if self.ask.rounds is None or figures.rounds < self.ask.rounds else None
 
     def only(self, words: Sequence[str]) -> list[Any]:
-        """The rounds that the words after ``--only`` name."""
+        """Return the rounds that the words after ``--only`` name."""
         return [int(word) for word in words]
 
     def again(self, what: Any) -> str:
-        """The words after the command that repeat a round."""
+        """Return the words after the command that repeat a round."""
         return f"--only {what}"
 
     def world(self, path: Path, figures: Figures) -> AbstractContextManager[World]:
         raise NotImplementedError
 
     def failed(self, what: Any) -> Figures:
-        """What is counted of a round that could not be told to its end."""
+        """Return the figures of a round that raised an error."""
         return Figures(rounds=1)
 
     def missing(self, figures: Figures) -> list[str]:
-        """What the trial is about and never happened."""
+        """Return what the trial is about and has not happened."""
         return [name for name in self.wanted if not figures.counts[name]]
 
 
 def parser(command: str, trial: type[Trial]) -> argparse.ArgumentParser:
-    """The options of every trial, and the trial's own."""
+    """Return a parser for the options of every trial and those of this one."""
     made = argparse.ArgumentParser(prog=f"{command} {trial.name}", description=trial.about)
     made.add_argument("--rounds", type=int, help=f"{trial.unit}s in all, those of the resumed file included")
     made.add_argument("--minutes", type=float, help="how long in all, the resumed file included")
@@ -196,7 +198,7 @@ def parser(command: str, trial: type[Trial]) -> argparse.ArgumentParser:
 
 
 class Interrupt:
-    """The first SIGTERM or SIGINT sets ``came``; the second raises KeyboardInterrupt."""
+    """A handler of signals. The first SIGTERM or SIGINT sets ``came``; the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.came = False
@@ -225,7 +227,7 @@ class Run:
         self._since = time.monotonic()
 
     def go_on(self) -> None:
-        """World after world, until the run ends."""
+        """Run one world after the other, until the run ends."""
         if self._ask.work is not None:
             self._ask.work.mkdir(parents=True, exist_ok=True)
         while self._ahead() is not None and not self._interrupt.came and not self._is_late:
@@ -291,7 +293,7 @@ class Run:
                 print(f"{self._trial.name}: data and logs are kept in {path}", file=sys.stderr)
 
     def _add(self, what: Any, figures: Figures) -> None:
-        """Add a round, keep the sums, tell."""
+        """Add the figures of a round to the sums, save the sums, and print the round."""
         now = time.monotonic()
         figures.seconds, self._since = now - self._since, now
         name = f"{self._trial.unit} {what}" if figures.rounds else f"{what}"
@@ -313,7 +315,7 @@ class Run:
 
 
 def run(command: str, trial: type[Trial], words: Sequence[str]) -> int:
-    """Run a trial; ``words`` are its options. Returns the exit code."""
+    """Run a trial. ``words`` are its options. Return the exit code."""
     ask = parser(command, trial).parse_args(words)
     if trial.isolates and ask.networks:
         enter_own_network()

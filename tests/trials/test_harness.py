@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The harness of the long trials: what a run adds up, where it ends, what it keeps, and how it goes on."""
+"""The harness of the long trials: its sums, its end, the files that it keeps, and how it resumes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_run_goes_on_from_its_file_and_from_no_other(tmp_path: Path) -> None:
     assert (figures.rounds, figures.counts["done"], figures.table("fault")["cut"]) == (4, 4, 8)
     assert run(tmp_path, "--seed", "2", *state) == 2
     assert run(tmp_path, "--only", "3", *state) == 2
-    assert run(tmp_path, "--rounds", "4", *state) == 0, "nothing is left to do"
+    assert run(tmp_path, "--rounds", "4", *state) == 0, "no round is left"
     assert len(Script.worlds) == 2
 
 
@@ -121,7 +121,7 @@ def test_what_never_happened_is_no_proof(tmp_path: Path, capsys: pytest.CaptureF
     Figures(rounds=3).save(tmp_path / "state", "scripts/trial script --seed 1")
     assert run(tmp_path, "--resume", str(tmp_path / "state")) == 1
     assert "- NEVER: done" in capsys.readouterr().out
-    assert run(tmp_path, "--rounds", "0") == 1, "nothing ran"
+    assert run(tmp_path, "--rounds", "0") == 1, "no round ran"
 
 
 @pytest.mark.parametrize("name", [*TRIALS, *PROOFS])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client processes of a trial: writers, tails, recoverers. Each writes a journal of what it asked and was told.
+"""The client processes of a trial: writers, tails, recoverers. Each writes a journal of its calls and their results.
 
-Every call has a limit. It counts turns of a ticking task, not the clock, so that a process that was stopped for a while
-is not blamed for the time it was away. A call that does not end within it is a hang.
+Every call has a limit. A task counts the limit in ticks, because a process that was stopped for a while must not be
+blamed for that time. A call that does not end within its limit is a hang.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.trials.bookie.journal import Journal, digest, payload
 T = TypeVar("T")
 
 SETTINGS_VARIABLE = "BK_TRIAL_CLIENT"
-"""Names the variable with what the clients of a trial are told of security, as JSON."""
+"""The environment variable that holds the security settings of a trial's clients, as JSON."""
 TICK_S = 0.05
 CALL_LIMIT_S = 20.0
 PATIENCE_S = 60.0
-"""How long a recoverer goes on: longer than any fault, and the bookies' way back, takes."""
+"""For how many seconds a recoverer tries. This is longer than any fault and the return of the bookies together."""
 PAUSE_S = 0.1
 ENTRIES_MAX = 4_000
 SMALL = ClientConfig(
@@ -57,12 +57,12 @@ TINY = replace(
     window_bytes_max=64 << 10,
     slow_bookie_bytes_max=256 << 10,
     read_bytes_max=64 << 10,
-    explicit_lac_delay_ms=190,  # bookies know less of what is confirmed: recovery has to find it
+    explicit_lac_delay_ms=190,  # bookies learn the LAC late, so recovery has to find the end
 )
 
 
 class Client:
-    """One process: its journal, its limits, its connection."""
+    """A client process: its journal, its limits and its connection."""
 
     def __init__(self, journal: str, uri: str, seed: str) -> None:
         self.journal = Journal(journal)
@@ -72,8 +72,8 @@ class Client:
         self._ticks = 0
 
     def configure(self, config: ClientConfig, lanes: str) -> None:
-        """How it will connect, beside what the trial's clients are told of security. Apache's wire carries no grants:
-        who uses it alone cannot want ``secure``, and bookies ask for its role all the same."""
+        """Set the configuration of the connection, and add the security settings of the trial's clients. Apache's wire
+        carries no grants, so a client of this wire alone cannot use ``secure``; bookies check its role all the same."""
         told = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
         if lanes == BOOKIE_RPC and told.get("security") == SECURE:
             told["security"] = OPEN
@@ -81,11 +81,12 @@ class Client:
 
     @property
     def own_s(self) -> float:
-        """This process's own time: it stands while the process is stopped."""
+        """The seconds that this process has run. The time during which it was stopped does not count."""
         return self._ticks * TICK_S
 
     async def within(self, name: str, work: Awaitable[T], limit_s: float = CALL_LIMIT_S) -> T:
-        """The result of ``work``. After ``limit_s`` of this process's own time it is a hang: noted, and the end."""
+        """Return the result of ``work``. If it takes more than ``limit_s`` of this process's own time, note a hang and
+        end the process."""
         task = asyncio.ensure_future(work)
         began = self.own_s
         while not task.done():
@@ -100,7 +101,7 @@ class Client:
         self.journal.say("error", name=name, code=error.code, outcome=error.outcome.value, text=str(error)[:300])
 
     async def connected(self) -> BookKeeper | None:
-        """A connection, or None when asked to stop before there was one."""
+        """Return a connection, or None if the process was asked to stop first."""
         while not self.stop.is_set():
             try:
                 return await self.within("connect", connect(self.uri, config=self.config))
@@ -116,7 +117,8 @@ class Client:
 
 
 def run(work: Callable[[Client], Coroutine[Any, Any, None]], journal: str, uri: str, seed: str) -> int:
-    """Run one client to its end. Anything but our own errors is a bug, and noted. BK_TRIAL_DEBUG=1 logs each step."""
+    """Run one client to its end, and return the exit code. An error that is not one of ours is noted as a bug.
+    BK_TRIAL_DEBUG=1 logs each step."""
     level = logging.DEBUG if os.environ.get("BK_TRIAL_DEBUG") else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
 
@@ -139,7 +141,8 @@ def run(work: Callable[[Client], Coroutine[Any, Any, None]], journal: str, uri: 
 
 
 def write(journal: str, uri: str, seed: str, name: str, shape: tuple[int, int, int], seconds: float) -> int:
-    """Create a ledger and append in every way for a while, or until it fails; then close it, or leave it."""
+    """Create a ledger and append in every way for ``seconds``, or until the ledger fails. Then close the ledger or
+    leave it."""
 
     async def work(client: Client) -> None:
         bookkeeper = await client.connected()
@@ -160,7 +163,7 @@ def write(journal: str, uri: str, seed: str, name: str, shape: tuple[int, int, i
 
 
 class Writing:
-    """One ledger being written."""
+    """Writes one ledger."""
 
     def __init__(self, client: Client, ledger: LedgerWriter, name: str) -> None:
         self._client, self._ledger, self._name = client, ledger, name
@@ -184,7 +187,7 @@ class Writing:
         await self._finish()
 
     async def _finish(self) -> None:
-        if self._ledger.is_failed:  # it must take nothing more
+        if self._ledger.is_failed:  # a failed ledger must accept nothing more
             await asyncio.sleep(self._rng.choice([0, 0.2]))
             for _ in range(3):
                 with contextlib.suppress(BookKeeperError):
@@ -199,7 +202,7 @@ class Writing:
             self._say("end", ledger=self._ledger.ledger_id, end=self._ledger.metadata.last_entry_id, began=began)
         self._note_confirmed()
         with contextlib.suppress(BookKeeperError):
-            await self._one()  # after the close: refused
+            await self._one()  # an append after the close must be refused
         self._note_confirmed()
         await self._client.within("abandon", self._ledger.abandon())
 
@@ -214,7 +217,7 @@ class Writing:
         return number, [payload(self._name, each) for each in range(number, number + count)]
 
     async def _one(self) -> None:
-        """One entry, waited for."""
+        """Append one entry, and wait for it."""
         number, (data,) = self._begin(1)
         try:
             entry = await self._client.within("append", self._ledger.append(data))
@@ -226,12 +229,12 @@ class Writing:
         self._note_confirmed()
 
     async def _several(self) -> None:
-        """Many entries, waited for together or not at all."""
+        """Append many entries, and wait for all of them or for none."""
         for _ in range(self._rng.randint(1, 60)):
             number, (data,) = self._begin(1)
             try:
                 entry = self._ledger.append_nowait(data)
-            except BookKeeperError as error:  # never queued, whatever it says of those before
+            except BookKeeperError as error:  # this entry was never queued, whatever the error says of earlier ones
                 self._say("refused", number=number, code=error.code)
                 if isinstance(error, WindowFullError):
                     break
@@ -254,7 +257,7 @@ class Writing:
         await self._settle()
 
     async def _impatient(self) -> None:
-        """A caller that stops waiting: that does not un-send."""
+        """Append, and stop waiting. The entry is sent all the same."""
         _, (data,) = self._begin(1)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._rng.uniform(0, 0.004)):
@@ -269,7 +272,7 @@ class Writing:
 
 
 def tail(journal: str, uri: str, seed: str, ledgers: list[int]) -> int:
-    """Follow ledgers, without disturbing them, until they are closed."""
+    """Follow ledgers until they are closed, without disturbing them."""
 
     async def work(client: Client) -> None:
         bookkeeper = await client.connected()
@@ -300,7 +303,7 @@ async def _tail(client: Client, bookkeeper: BookKeeper, ledger: int) -> None:
 
 
 async def _follow(client: Client, reader: LedgerReader, position: int, handle: int) -> int:
-    """Wait for the LAC, read up to it, again and again. Returns the next entry; errors leave through the caller."""
+    """Repeatedly wait for the LAC and read up to it. Return the next entry to read. Errors are raised to the caller."""
     ledger = reader.ledger_id
     lac = -2
     while not client.stop.is_set():
@@ -324,7 +327,7 @@ async def _follow(client: Client, reader: LedgerReader, position: int, handle: i
 
 
 async def read_all(client: Client, reader: LedgerReader, first: int, last: int) -> list[bytes]:
-    """Read a range and note it. Digests of its entries."""
+    """Read a range and note it. Return the digests of its entries."""
     digests: list[bytes] = []
 
     async def reading() -> None:
@@ -344,7 +347,8 @@ async def read_all(client: Client, reader: LedgerReader, first: int, last: int) 
 
 
 def recover(journal: str, uri: str, seed: str, ledgers: list[int], final: bool) -> int:
-    """Take ledgers over, several at once, trying again until it works; read them. ``final``: as they are at last."""
+    """Take ledgers over, several at once, try again until it works, and read them. With ``final`` note their entries as
+    the final ones."""
 
     async def work(client: Client) -> None:
         bookkeeper = await client.connected()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of a trial: what each does, and how it ends."""
+"""The faults of a trial: how each begins and how it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Undo = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault at one moment. ``begin`` does it and returns what ends it."""
+    """One fault at one moment. ``begin`` causes the fault, and returns the function that ends it."""
 
     kind: str
     after_s: float
@@ -27,7 +27,7 @@ class Fault:
 
 
 def choose_faults(rng: random.Random, cluster: TrialCluster) -> list[Fault]:
-    """Faults of one round: one to four on bookies, often one on ZooKeeper's servers, at random moments."""
+    """Choose the faults of one round: one to four on bookies, often one on ZooKeeper's servers, at random moments."""
     faults = []
     for bookie in rng.sample(cluster.bookies, rng.choice([1, 1, 2, 2, 3, 4])):
         kind = rng.choice([kind for kind in _BOOKIE_FAULTS if cluster.network or kind != "partition"])
@@ -61,7 +61,8 @@ def _delay(bookie: Bookie, chance: float) -> Undo:
 
 
 def _stall(requests: bool, answers: bool) -> Callable[[Bookie, float], Undo]:
-    """Half of them end like a partition that TCP survives, half with a reset."""
+    """Return a fault that stalls these directions. Half of these faults end like a partition that TCP survives, half
+    with a reset."""
 
     def begin(bookie: Bookie, chance: float) -> Undo:
         bookie.proxy.stall(requests=requests, answers=answers)
@@ -100,7 +101,7 @@ _BOOKIE_FAULTS: dict[str, Callable[[Bookie, float], Undo]] = {
     "hang": _stall(True, True),
     "SIGSTOP": _stop,
     "SIGKILL": _kill,
-    "partition": _partition,  # only where each bookie has a network of its own
+    "partition": _partition,  # chosen only if each bookie has a network of its own
 }
 
 
@@ -108,7 +109,7 @@ _BOOKIE_FAULTS: dict[str, Callable[[Bookie, float], Undo]] = {
 
 
 def _zookeeper_fault(rng: random.Random, zookeepers: ZooKeepers) -> Fault:
-    """One of the lines to a server or to all, of a server, or of all servers."""
+    """Choose a fault of the lines to one server or to all, of one server, or of all servers."""
     kinds = _SERVER_FAULTS | (_ENSEMBLE_FAULTS if len(zookeepers.all) > 1 else {})
     kind = rng.choices([*_LINE_FAULTS, *kinds], [3] * len(_LINE_FAULTS) + [weight for weight, _ in kinds.values()])[0]
     after_s, lasts_s, chance = rng.uniform(0, 1.0), rng.uniform(0.1, 1.0), rng.random()
@@ -177,7 +178,7 @@ _SERVER_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
     "SIGSTOP": (3, _stop_all),
     "SIGKILL": (1, _kill_all),
 }
-"""Of all servers at once, and how often."""
+"""The faults of all servers at once, with their weights."""
 
 
 def _stop_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
@@ -199,14 +200,14 @@ def _kill_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
 
 
 def _hold_back(zookeepers: ZooKeepers, chance: float) -> Undo:
-    """It serves what it knew. What it then hears comes all at once."""
+    """Hold back all messages to a follower. It serves its old state, and then gets all messages at once."""
     follower = zookeepers.follower_or_any(chance)
     zookeepers.ensemble.hold_back(follower)
     return lambda: _heal_links(follower)
 
 
 def _slow_links(zookeepers: ZooKeepers, chance: float) -> Undo:
-    """It is always a little behind."""
+    """Delay all messages to a follower, so that its state is always a little old."""
     follower = zookeepers.follower_or_any(chance)
     for link in follower.links.values():
         link.delay(0.01 + chance * 0.1)
@@ -214,7 +215,7 @@ def _slow_links(zookeepers: ZooKeepers, chance: float) -> Undo:
 
 
 def _cut_links(zookeepers: ZooKeepers, chance: float) -> Undo:
-    """It leaves the ensemble, or, as the leader, all leave it; and comes back."""
+    """Cut the links of a server. It leaves the ensemble and comes back; if it leads, the others leave it."""
     server = zookeepers.all[int(chance * len(zookeepers.all))].server
     for link in (*server.links.values(), *(each.server.links.get(server.number) for each in zookeepers.all)):
         if link is not None:
@@ -236,4 +237,4 @@ _ENSEMBLE_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
     "follower a little behind": (6, _slow_links),
     "server cut off": (3, _cut_links),
 }
-"""Of one server of several, and how often."""
+"""The faults of one server of several, with their weights."""

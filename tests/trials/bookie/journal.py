@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client process writes down as it goes, one JSON line a step, and the operations that follow from it.
+"""The journal of a client process, one JSON line a step, and the operations that follow from it.
 
-A line is written before a call and another after it, each with one write: whatever kills the process, what it had been
-told is known. Times are CLOCK_MONOTONIC, the same for all processes of a machine.
+The client writes a line before a call and another after it, each with one write. So whatever kills the process, the
+journal has every result that it got. Times are CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ NEVER = (
     "BK_NO_SUCH_LEDGER",
     "BK_INVALID_ARGUMENT",
 )
-"""Errors that no fault of a trial explains: a bug of ours. No trial deletes a ledger that a client was told of."""
+"""Errors that no fault of a trial explains, so that each is a bug of ours. No trial deletes a ledger whose id a client
+has."""
 
 
 def payload(ledger: str, number: int) -> bytes:
-    """What the writer of a ledger (by its name in the round) appends as its ``number``-th entry; all differ."""
+    """Return the ``number``-th entry that the writer of a ledger appends. The ledger has a name in its round. No two
+    entries are equal."""
     head = f"{ledger}/{number} ".encode()
     size = (number * 7919 + len(ledger)) % 400
     if number % 61 == 7:
@@ -47,7 +49,7 @@ def digest(data: bytes) -> bytes:
 
 
 class Journal:
-    """Lines of one process."""
+    """Writes the lines of one process."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -58,7 +60,7 @@ class Journal:
 
 
 def lines_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines so far; a torn last one is left out."""
+    """Yield the lines so far, without a torn last line."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -69,7 +71,8 @@ def lines_of(path: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Told:
-    """What the journals of one round say. ``operations`` by ledger id, ``finals`` what each held in the end."""
+    """The contents of the journals of one round. ``operations`` has the operations on each ledger, and ``finals`` the
+    entries that each ledger had in the end."""
 
     operations: dict[int, list[Operation]] = field(default_factory=dict)
     finals: dict[int, list[bytes]] = field(default_factory=dict)
@@ -84,7 +87,7 @@ class Told:
 
 
 def read_journals(paths: list[Path]) -> Told:
-    """All of them, each by one client process."""
+    """Read the journals of several client processes."""
     told = Told()
     for path in paths:
         lines = list(lines_of(path))
@@ -109,7 +112,7 @@ def _add_line(client: str, line: dict[str, Any], told: Told) -> None:
         case "final":
             told.finals[line["ledger"]] = list(_split(line["digests"]))
         case "took_over":
-            if not line["final"]:  # those are closed already, but for a few
+            if not line["final"]:  # in the end nearly all ledgers are closed already
                 told.takeovers_s.append(round(line["seconds"], 3))
         case "hang" | "bug" | "error":
             _add_trouble(client, line, told)
@@ -136,13 +139,14 @@ def _split(text: str) -> tuple[bytes, ...]:
 
 
 def _add_appends(client: str, lines: list[dict[str, Any]], told: Told) -> None:
-    """Appends of one writer. What was confirmed by a later word is acknowledged; a batch may be so in part."""
+    """Add the appends of one writer. Entries up to the last confirmed one are acknowledged, so a part of a batch may be
+    acknowledged."""
     made = next((line for line in lines if line["what"] == "ledger"), None)
     if made is None:
         return
     given = {line["number"]: line["entry"] for line in lines if line["what"] == "given"}
     refused = {line["number"] for line in lines if line["what"] == "refused"}
-    words = [line["confirmed"] for line in lines if line["what"] == "confirmed"]  # they only grow
+    words = [line["confirmed"] for line in lines if line["what"] == "confirmed"]  # these ascend
     times = [line["at"] for line in lines if line["what"] == "confirmed"]
     for line in lines:
         if line["what"] != "append":

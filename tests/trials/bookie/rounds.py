@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round: writers, tails and recoverers as processes, faults among them, and the check of what they were told."""
+"""One round: processes of writers, tails and recoverers, faults among them, and the check of the results that they
+got."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ _STEP_S = 0.01
 
 
 class Round:
-    """One round on a running cluster. Everything random comes from ``seed`` and ``number``."""
+    """One round on a running cluster. All random choices follow from ``seed`` and ``number``."""
 
     def __init__(self, cluster: TrialCluster, path: Path, seed: int, number: int) -> None:
         self._cluster, self._path, self._number = cluster, path, number
         self._rng = random.Random(f"{seed}/{number}")
         self._report = Figures(rounds=1)
         self._children: dict[str, Child] = {}
-        self._agenda: list[tuple[float, int, Any]] = []  # (when, tie, what to do)
+        self._agenda: list[tuple[float, int, Any]] = []  # (time, number, action)
         self._undo: list[Undo] = []
         path.mkdir(parents=True)
 
@@ -44,7 +45,7 @@ class Round:
         self._cluster.heal()
         self._end_writers(writers)
         self._finish(ledgers)
-        self._wait_ended(list(self._children))  # the tail: every ledger is closed now
+        self._wait_ended(list(self._children))  # also waits for the tail, because every ledger is closed
         self._judge(ledgers)
         for child in self._children.values():
             child.release()
@@ -70,7 +71,8 @@ class Round:
         return names
 
     def _wait_created(self, writers: list[str]) -> list[int]:
-        """Ids of the ledgers; a writer may fail to make one while the last round's bookies are still starting."""
+        """Wait until the writers have made their ledgers, and return the ids. A writer may fail to make one while
+        bookies still start after the last round."""
         deadline = time.monotonic() + CREATE_S
         while time.monotonic() < deadline:
             ledgers = [ledger for name in writers if (ledger := self._ledger_of(name)) is not None]
@@ -100,7 +102,7 @@ class Round:
                 hits.append(rng.uniform(0.1, 1.2))
                 number = getattr(signal, fate)
                 self._at(hits[-1], lambda name=name, number=number: self._hit(name, number))
-        at_once = hits and rng.random() < 0.5  # entries are in flight, and no LAC tells of them yet
+        at_once = hits and rng.random() < 0.5  # entries are in flight then, and no LAC covers them yet
         first = rng.choice(hits) + rng.uniform(0, 0.05) if at_once else rng.uniform(0.3, 1.3)
         self._at(first, lambda: self._recover("recoverer-0", ledgers))
         if rng.random() < 0.6:
@@ -127,7 +129,7 @@ class Round:
         self._at(fault.after_s + fault.lasts_s, undo)
 
     def _carry_out(self) -> None:
-        """All that was planned, at its time; what a fault adds (its end) too."""
+        """Carry out the planned actions at their times. A fault adds its end to them."""
         began = time.monotonic()
         while self._agenda:
             self._agenda.sort(key=lambda item: item[:2])
@@ -138,7 +140,7 @@ class Round:
     # --- the end ---
 
     def _end_writers(self, writers: list[str]) -> None:
-        """Wake who was stopped: it finds its ledger taken over. All come to an end."""
+        """Continue stopped writers, which then find their ledgers taken over, and end all writers."""
         recoverers = [name for name in self._children if name.startswith("recoverer")]
         self._wait_ended(recoverers)
         for name in writers:
@@ -159,7 +161,7 @@ class Round:
                 child.wait(END_LIMIT_S)
 
     def _finish(self, ledgers: list[int]) -> None:
-        """Bookies are back; a fresh client closes whatever is open and reads everything."""
+        """Wait for the bookies. Then a new client closes every open ledger and reads everything."""
         for bookie in self._cluster.bookies:
             try:
                 bookie.wait_ready()

@@ -30,7 +30,9 @@ def test_no_promise_is_broken_by_faults_of_real_processes(tmp_path: Path, rounds
             assert report.problems == []
             figures.add(report)
     counts = figures.counts
-    assert counts["acknowledged"] > 100 * rounds, f"hardly anything was written, it proves nothing: {dict(counts)}"
+    assert counts["acknowledged"] > 100 * rounds, (
+        f"hardly anything was written, so the rounds prove nothing: {dict(counts)}"
+    )
     assert counts["read"] > counts["acknowledged"]
     assert figures.table("fault").total() > 2 * rounds
 
@@ -43,7 +45,7 @@ def test_a_journal_tells_what_was_acknowledged_even_in_part(tmp_path: Path) -> N
     journal.say("confirmed", confirmed=1)
     journal.say("append", number=3, count=1)
     journal.say("refused", number=3, code="BK_WINDOW_FULL")
-    journal.say("append", number=4, count=1)  # and the process was killed
+    journal.say("append", number=4, count=1)  # the process was killed here
     told = read_journals([tmp_path / "writer-0.journal"])
     digests = [digest(payload("x", number)) for number in range(5)]
     assert check_ledger(told.operations[7], digests[:2]) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/trial bookie``: rounds of faults on a cluster of real processes, and what became of every entry."""
+"""``scripts/trial bookie``: rounds of faults on a cluster of real processes, after which every entry is checked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads every copy of every ledger, from each bookie by itself, and compares every byte; nothing here uses the
-product's own check of copies. Also whether all is healed, from records and from what bookies say."""
+"""Reads every copy of every ledger from each bookie by itself, and compares every byte. It does not use the product's
+own check of copies. It also finds what is not healed yet, from records and from what bookies report."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NAMED = 5
 
 @dataclass(slots=True)
 class Checked:
-    """What a check found. ``holes``: by ledger and bookie, copies that lack entries. ``verified``: ledgers of which
-    every copy is right."""
+    """The result of a check. ``holes`` has the copies that lack entries, by ledger and bookie. ``verified`` has the
+    ledgers of which every copy is correct."""
 
     problems: list[str] = field(default_factory=list)
     holes: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Checked:
 
 
 def unhealed(cluster: HealCluster, journals: Journals) -> list[str]:
-    """What is still to be healed; empty if nothing is."""
+    """Return descriptions of what is not healed yet."""
     store = cluster.store
     store.sync()
     found = []
@@ -65,10 +65,11 @@ def unhealed(cluster: HealCluster, journals: Journals) -> list[str]:
 
 
 def _is_orphan(store: MetadataStore, ledger_id: int) -> bool:
-    """Whether a compaction that died left the ledger open.
+    """Return whether a compaction that died left the ledger open.
 
-    No log lists such a ledger, and no client closes it. A vacuum deletes it once it is old; until then a copy in limbo
-    stays marked."""
+    No log lists such a ledger, and no client closes it. A vacuum deletes it once it is old. Until then a copy in limbo
+    stays marked.
+    """
     try:
         record = store.read_ledger(ledger_id).value
     except NoSuchLedgerError:
@@ -95,7 +96,7 @@ def _records(store: MetadataStore) -> Iterable[LedgerMetadata]:
 
 
 def naming(store: MetadataStore, bookie_id: str) -> list[int]:
-    """Ledgers that name a bookie, by the records themselves."""
+    """Return the ledgers that name a bookie, according to their records."""
     store.sync()
     found = []
     for ledger_id in list(store.list_ledgers()):
@@ -116,12 +117,12 @@ def _few(ids: Sequence[int]) -> str:
 
 
 def check_copies(cluster: HealCluster, journals: Journals, ledgers: Sequence[int]) -> Checked:
-    """Every copy of these ledgers that are closed; an open one is left out."""
+    """Check every copy of these ledgers. Open ledgers are left out."""
     return asyncio.run(_check(cluster, journals, ledgers))
 
 
 def read_copy(cluster: HealCluster, ledger_id: int, bookie: str, entry_id: int) -> bytes | None:
-    """One entry as one bookie has it; None if it says anything else."""
+    """Return one entry as one bookie has it, or None if the bookie gives another answer."""
 
     async def read() -> bytes | None:
         client = await cluster.connect(metadata_timeout_s=5, session_timeout_s=5)
@@ -191,7 +192,8 @@ async def _check_ledger(client: BookKeeper, journals: Journals, ledger_id: int, 
 async def _check_copy(
     client: BookKeeper, ledger_id: int, record: LedgerMetadata, bookie: str, wanted: list[int], copies: Counter[int]
 ) -> tuple[list[str], list[int]]:
-    """Problems, and entries that are missing. Tried again for a while where the bookie cannot be asked."""
+    """Return the problems of a copy, and its missing entries. While the bookie cannot be asked, try again for a
+    while."""
     about = f"ledger {ledger_id} at {bookie}"
     until = asyncio.get_running_loop().time() + TRIES_S
     while True:
@@ -213,7 +215,7 @@ async def _check_copy(
 async def _entries(
     client: BookKeeper, ledger_id: int, record: LedgerMetadata, bookie: str, first: int, last: int
 ) -> dict[int, bytes]:
-    """What one bookie has of a range; what it calls absent or unknown is not in it."""
+    """Return the entries of a range that one bookie has, without those that it calls absent or unknown."""
     digester = Digester(record.digest_type or DigestType.CRC32C, record.password or b"", ledger_id)
     found: dict[int, bytes] = {}
     while first <= last:
@@ -232,7 +234,7 @@ async def _entries(
 
 
 def check_log(cluster: HealCluster, journals: Journals) -> Checked:
-    """Every entry that was acknowledged, from where retention has the log begin."""
+    """Check every acknowledged entry of the log that retention has not trimmed."""
     return asyncio.run(_check_log(cluster, journals))
 
 
@@ -241,7 +243,7 @@ async def _check_log(cluster: HealCluster, journals: Journals) -> Checked:
     client = await cluster.connect()
     try:
         log = NamedLog(client, LOG)
-        async with await log.lead():  # seals what the last leader left open
+        async with await log.lead():  # this seals what the last leader left open
             head = (await log.head()).value
             end = await log.end_offset()
             payloads: dict[int, bytes] = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The client processes: writers that end their ledgers in every way, a reader, recoverers, and a leader of a log. They
-go on whatever happens to bookies, and write down what they were told (:mod:`tests.trials.bookie.journal`)."""
+go on whatever happens to bookies, and write their results to journals (:mod:`tests.trials.bookie.journal`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.trials.heal.schedule import SHAPES
 
 CONFIG = replace(SMALL, add_quorum_timeout_ms=15_000, quarantine_ms=3_000, close_linger_ms=500)
 LIMIT_S = 60.0
-"""Of a call. A turn's faults take up to 20 s, and a recovery has to wait for bookies to come back."""
+"""The limit of a call in seconds. A turn's faults take up to 20 s, and a recovery waits until bookies are back."""
 LOG = "chaos"
 LOG_PATTERN = Pattern(seed=4711, size_min=40, size_max=1_500)
 
@@ -31,7 +31,7 @@ LOG_PATTERN = Pattern(seed=4711, size_min=40, size_max=1_500)
 
 
 def write(journal: str, uri: str, seed: str, lanes: str, pace_s: float) -> int:
-    """Make ledgers, one after the other, and append for some seconds each; then close it, or leave it as it is."""
+    """Write one ledger after the other: append for some seconds, then close the ledger or leave it open."""
 
     async def work(client: Client) -> None:
         client.configure(CONFIG, lanes)
@@ -101,7 +101,7 @@ def read(journal: str, uri: str, seed: str, lanes: str) -> int:
 
 
 def recover(journal: str, uri: str, seed: str, lanes: str, ledgers: list[int]) -> int:
-    """Take ledgers over, all at once, trying again until it works; read them."""
+    """Take ledgers over, all at once, try again until it works, and read them."""
 
     async def work(client: Client) -> None:
         client.configure(CONFIG, lanes)
@@ -120,7 +120,7 @@ def recover(journal: str, uri: str, seed: str, lanes: str, ledgers: list[int]) -
 
 
 async def _look(client: Client, bookkeeper: BookKeeper, ledger_id: int, *, recover: bool) -> bool:
-    """Open and read a ledger; whether that was possible, or there is no such ledger any more."""
+    """Open and read a ledger. Return whether that worked, or the ledger was deleted."""
     name = "recover" if recover else "read"
     try:
         opening = bookkeeper.open_ledger(ledger_id, recover=recover)
@@ -160,7 +160,7 @@ async def _compare(client: Client, reader: LedgerReader, last: int) -> None:
 
 
 def lead(journal: str, uri: str, seed: str, lanes: str, epoch: int) -> int:
-    """Lead the log, append, and roll often; upkeep trims it meanwhile."""
+    """Lead the log, append, and roll often. Upkeep trims the log meanwhile."""
 
     async def work(client: Client) -> None:
         client.configure(CONFIG, lanes)
@@ -191,5 +191,5 @@ async def _lead(client: Client, log: NamedLog, keys: Iterator[str]) -> None:
 
 
 def log_payload(key: str) -> bytes:
-    """An entry of the log: what its leader calls it, and more that follows from that."""
+    """Return an entry of the log: the key that its leader gave it, followed by bytes that the key determines."""
     return key.encode() + LOG_PATTERN.payload(int(key.split("/")[1]))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disturbances: what each does, how it ends, and what must follow from it. One that raises is a broken promise."""
+"""The disturbances: how each begins and ends, and what must follow from it. A disturbance that raises is a broken
+promise."""
 
 from __future__ import annotations
 
@@ -24,22 +25,22 @@ from tests.trials.heal.oracle import Journals, holds, pattern_of
 from tests.trials.heal.schedule import Act
 
 SOON_S = 30.0
-"""A bookie registers again, turns read-only, turns writable."""
+"""Within how many seconds a bookie must register again, turn read-only, or turn writable."""
 MENDED_S, DRAINED_S = 90.0, 120.0
 LEDGERS_CORRUPTED = 3
 FOUND_DAMAGE = ("scrubber_detectedScrubErrors", "bookie_own_copies_marked_total")
 DAY_S = 86_400.0
 Rotten = dict[tuple[int, int], list[Path]]
-"""Entries, by ledger and id, of which a byte was changed, and the segments where."""
+"""Maps entries (ledger id, entry id) of which a byte was changed to the segments that have them."""
 
 
 class BrokenPromiseError(Exception):
-    """What had to follow from a disturbance did not."""
+    """The required consequence of a disturbance did not come."""
 
 
 @dataclass(slots=True)
 class World:
-    """What disturbances work on. ``afterwards``: what is done once all copies are there again."""
+    """What disturbances work on. ``afterwards`` has functions that are called once all copies are complete again."""
 
     cluster: HealCluster
     journals: Journals
@@ -48,8 +49,8 @@ class World:
 
 
 def carry_out(world: World, act: Act) -> None:
-    """Begin, wait, heal, and see what must follow. Raises BrokenPromiseError, TimeoutError, RuntimeError (a bookie does
-    not start)."""
+    """Carry out a disturbance: begin, wait, heal, and check the consequences. Raises BrokenPromiseError, TimeoutError,
+    or RuntimeError if a bookie does not start."""
     _ACTS[act.kind.name](world, world.cluster.node(act.slot), act)
 
 
@@ -87,7 +88,7 @@ def _partition(world: World, node: Node, act: Act) -> None:
 
 
 def _await_registered(world: World, node: Node) -> None:
-    """And it runs: it must not have ended for that."""
+    """Wait until the bookie is registered. Its process must not have ended."""
     until(lambda: node.bookie_id in _writable(world), SOON_S, f"{node.bookie_id} does not register again")
     _demand(node.is_running, f"{node.bookie_id} ended: {node.said()[-500:]}")
 
@@ -98,7 +99,7 @@ def _writable(world: World) -> set[str]:
 
 
 def _clock(world: World, node: Node, act: Act) -> None:
-    """Its wall clock jumps, and later jumps back."""
+    """Make the bookie's wall clock jump, and later jump back."""
     jumps = (-8 * DAY_S, -3_600.0, -30.0, 30.0, 3_600.0, 8 * DAY_S)
     node.set_clock(jumps[int(act.chance * len(jumps))])
     try:
@@ -113,7 +114,8 @@ def _clock(world: World, node: Node, act: Act) -> None:
 
 
 def _fill(world: World, node: Node, act: Act) -> None:
-    """Its disk is full to the last byte; a third of the times it is killed then, and has to start again."""
+    """Fill the bookie's disk to the last byte. In one of three cases, also kill the bookie, which has to start
+    again."""
     ballast, block = node.data / "ballast", bytes(1 << 20)
     try:
         with suppress(OSError), ballast.open("wb", buffering=0) as file:
@@ -137,7 +139,7 @@ def _is_read_only(world: World, node: Node) -> bool:
 
 
 def _rolling(world: World, node: Node, act: Act) -> None:
-    """Every bookie is stopped in order and started again, one after the other."""
+    """Stop every bookie in order and start it again, one after the other."""
     for each in world.cluster.nodes:
         code = each.stop()
         wanted = (0,) if each.ours else (0, 143, -signal.SIGTERM)
@@ -150,7 +152,7 @@ def _rolling(world: World, node: Node, act: Act) -> None:
 
 
 def _wipe(world: World, node: Node, act: Act) -> None:
-    """Its data is gone. It is refused under its old id, until an operator accepts the loss."""
+    """Delete the bookie's data. The bookie is refused under its old id until an operator accepts the loss."""
     node.kill()
     node.empty()
     time.sleep(act.lasts_s)
@@ -167,7 +169,7 @@ def _wipe(world: World, node: Node, act: Act) -> None:
 
 
 def _replace(world: World, node: Node, act: Act) -> None:
-    """The machine is gone for good; a new bookie comes in its place. The old one is removed once nothing names it."""
+    """Replace a machine by a new one with a new bookie. The old bookie is removed once no record names it."""
     node.kill()
     before = node.become_new()
     _start(node)
@@ -175,7 +177,7 @@ def _replace(world: World, node: Node, act: Act) -> None:
 
 
 def _drain(world: World, node: Node, act: Act) -> None:
-    """The bookie leaves in order; then no record may name it, whatever the command says."""
+    """Let the bookie leave in order. Then no record may name it, whatever the command says."""
     cluster, leaving = world.cluster, node.bookie_id
     wait = f"{int(DRAINED_S)}s"
     child, log = cluster.command("drain", "bookie", "drain", leaving, "--fence", "--wait", wait, "--json")
@@ -194,7 +196,7 @@ def _drain(world: World, node: Node, act: Act) -> None:
 
 
 def _remove(world: World, leaving: str) -> None:
-    """Its registration may last as long as its session."""
+    """Remove a bookie that has left. Its registration may last as long as its session."""
     deadline = time.monotonic() + SOON_S
     while True:
         child, log = world.cluster.command("remove", "bookie", "remove", leaving)
@@ -212,7 +214,8 @@ def _last(log: Path) -> str:
 
 
 def _corrupt(world: World, node: Node, act: Act) -> None:
-    """Bytes rot in sealed segments of a bookie that runs; in those of one that is down, if it has sealed none yet."""
+    """Change bytes in sealed segments of a running bookie. If it has sealed none yet, stop it and change bytes of its
+    other segments."""
     before = _found_damage(node)
     rotten = _flip(world, node, act, sealed_only=True)
     if rotten:
@@ -222,7 +225,7 @@ def _corrupt(world: World, node: Node, act: Act) -> None:
 
 
 def _corrupt_stopped(world: World, node: Node, act: Act) -> None:
-    """Bytes rot while the bookie is down."""
+    """Change bytes while the bookie is stopped."""
     node.stop()
     rotten = _flip(world, node, act, sealed_only=False)
     _start(node)
@@ -230,16 +233,16 @@ def _corrupt_stopped(world: World, node: Node, act: Act) -> None:
 
 
 def _found_damage(node: Node) -> float:
-    """How often the bookie has met damage by itself since it was started: in a pass of the scrubber, or so that it
+    """Return how often the bookie itself has found damage since it was started: in a pass of the scrubber, or when it
     marked a ledger."""
     numbers = node.metrics()
     return sum(numbers.total(name) or 0.0 for name in FOUND_DAMAGE)
 
 
 def _await_mended(world: World, node: Node, rotten: Rotten, before: float) -> None:
-    """The bookie finds out by itself: only then the trial reads, which would show it the damage too. Then each of these
-    entries is right again at this very bookie. Nobody can find what rotted in a segment that compaction had copied
-    already and now gives up."""
+    """Wait until the bookie has found the damage itself, and then until it has the correct bytes of each entry again.
+    The trial reads only afterwards, because its reads would show the damage to the bookie too. Damage in a segment that
+    compaction has already copied and gives up cannot be found."""
     world.counts["entries corrupted"] += len(rotten)
     if rotten:
         what = f"NOT FOUND: {node.bookie_id} does not notice that entries {list(rotten)} have rotten bytes"
@@ -263,7 +266,7 @@ def _is_mended(world: World, node: Node, ledger_id: int, entry_id: int) -> bool:
 
 
 def _flip(world: World, node: Node, act: Act, *, sealed_only: bool) -> Rotten:
-    """Change a byte of an entry of some closed ledgers, wherever this bookie has it."""
+    """Change a byte of one entry in some closed ledgers, in every place where this bookie has the entry."""
     rng, found = random.Random(act.chance), Rotten()
     files = sorted((path for path in node.data.rglob("*") if _is_segment(path)), key=lambda each: each.name)
     newest = max(files, key=lambda each: each.stat().st_mtime_ns, default=None)
@@ -283,7 +286,7 @@ def _is_segment(path: Path) -> bool:
 
 
 def _held(world: World, node: Node, rng: random.Random) -> list[tuple[int, list[int]]]:
-    """Closed ledgers and the entries of them that this bookie has to have, in random order."""
+    """Return closed ledgers, with the entries that this bookie has to have, in random order."""
     found = []
     world.journals.read()
     for known in world.journals.alive():
@@ -304,7 +307,7 @@ def _held(world: World, node: Node, rng: random.Random) -> list[tuple[int, list[
 
 
 def _flip_in(path: Path, payload: bytes) -> int:
-    """How often it was found and changed."""
+    """Change a byte of the payload wherever the file has it. Return the number of places."""
     count, at = 0, 0
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
         while (at := data.find(payload, at)) >= 0:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the trial: a real ZooKeeper and six bookies as processes, ours or Apache's, each in a network of its
-own where the machine allows it, two of them on a disk that can be filled."""
+"""The cluster of the trial: a real ZooKeeper, and six bookies as processes, ours or Apache's. Where the machine allows
+it, each has a network of its own, and two are on a disk that can be filled."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ upkeep = true
 
 
 class Node(ServerProcess):
-    """A bookie in its place; what it is called and what it holds change with its lives."""
+    """A place for a bookie. The bookie's id and data change when another bookie takes the place."""
 
     def __init__(self, cluster: HealCluster, slot: Slot, port: int) -> None:
         name, network = f"bookie-{slot.number}", slot.number if cluster.network else None
@@ -83,7 +83,7 @@ class Node(ServerProcess):
     # --- its process ---
 
     def start(self, *, accept_loss: bool = False) -> None:
-        """Start it; :meth:`wait_ready` says when it serves."""
+        """Start the bookie. :meth:`wait_ready` waits until it serves."""
         if self.ours:
             self._start_ours(accept_loss)
         else:
@@ -133,13 +133,13 @@ class Node(ServerProcess):
         return super().is_ready
 
     def stop(self) -> int | None:
-        """SIGTERM; its exit code, None if it did not end in time and had to be killed."""
+        """Send SIGTERM. Return the exit code, or None if the process did not end in time and was killed."""
         code = self.end(signal.SIGTERM)
         self.kill()
         return code
 
     def ended(self, within_s: float) -> int | None:
-        """The exit code of a process that ends by itself, or None after the time."""
+        """Return the exit code of a process that ends by itself, or None if it has not ended in time."""
         assert self.child is not None
         return self.child.wait(within_s)
 
@@ -149,18 +149,18 @@ class Node(ServerProcess):
         set_cable(self.number, away=away)
 
     def set_clock(self, offset_s: float) -> None:
-        """Put its wall clock wrong by so much."""
+        """Set the bookie's wall clock wrong by ``offset_s`` seconds."""
         with self._clock.open("r+b") as file:
             file.write(struct.pack("<d", offset_s))
 
     def empty(self) -> None:
-        """All its data is gone."""
+        """Delete all data of the bookie."""
         assert self.child is None
         for each in self.data.iterdir():
             shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def become_new(self) -> str:
-        """Another bookie in the same place; the id of the one before."""
+        """Put another bookie in this place. Return the id of the old one."""
         self.empty()
         before, self.bookie_id = self.bookie_id, f"bookie-{self.number}-{self._cluster.next_life()}"
         return before
@@ -168,7 +168,7 @@ class Node(ServerProcess):
     # --- what it says ---
 
     def get(self, path: str) -> str:
-        """A page of its admin port. Raises OSError."""
+        """Return a page of the bookie's admin port. Raises OSError."""
         context = self._cluster.tls_context()
         address = f"http{'s' if context else ''}://{self.host}:{self.port + ADMIN_PORT_ABOVE}{path}"
         with urllib.request.urlopen(address, timeout=ADMIN_S, context=context) as answer:
@@ -178,14 +178,14 @@ class Node(ServerProcess):
         return parse_numbers(self.get("/metrics"))
 
     def lacking(self) -> int:
-        """Of how many ledgers it says that its own copies are incomplete."""
+        """Return the number of ledgers of which the bookie says that its copy is incomplete."""
         said: dict[str, Any] = json.loads(self.get("/lacking"))
         return int(said["ledgers"])
 
 
 class HealCluster:
-    """A context manager. ``secure``: bookies and clients are of mode secure, beside bookies of Apache's of mode mixed
-    (:mod:`tests.trials.kit.security`)."""
+    """The cluster, as a context manager. With ``secure``, bookies and clients use mode secure, or mode mixed if there
+    are bookies of Apache's (:mod:`tests.trials.kit.security`)."""
 
     def __init__(
         self, path: Path, slots: Sequence[Slot], *, network: bool, broken: str = "", secure: bool = False
@@ -245,11 +245,11 @@ class HealCluster:
         return ClientConfig(**self._told, **more)
 
     async def connect(self, **more: Any) -> BookKeeper:
-        """A client, for the caller to close."""
+        """Return a new client, which the caller closes."""
         return await connect(self.uri, config=self.config(**more))
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """For admin ports; None if they speak plain HTTP."""
+        """Return the TLS context for admin ports, or None if they use plain HTTP."""
         if self.security is None:
             return None
         context = ssl.create_default_context(cafile=self._told["tls_ca_path"])
@@ -269,7 +269,7 @@ class HealCluster:
         return self._lives
 
     def command(self, name: str, *arguments: str) -> tuple[Child, Path]:
-        """``bk ARGUMENTS`` as a process; its output goes to the file."""
+        """Run ``bk ARGUMENTS`` as a process. Return the process, and the file that gets its output."""
         log = self.path / f"{name}-{self.next_life()}.log"
         given = [*arguments, "--metadata-service-uri", self.uri]
         given += [f"--{name.replace('_', '-')}={value}" for name, value in self._told.items() if value]
@@ -277,7 +277,7 @@ class HealCluster:
         return child, log
 
     def close(self) -> None:
-        """End every process that was started here, and only those."""
+        """End every process that was started here, and no other."""
         self._stack.close()
 
     def __exit__(self, *_: object) -> None:

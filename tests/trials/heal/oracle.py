@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the clients of the trial were told of each ledger, read from their journals as they grow, and the judgement.
+"""Collects from the clients' growing journals what the clients know about each ledger, and judges it.
 
 The payload of an entry follows from ledger id and entry id (:class:`~tests.interop.pattern.Pattern`), and a writer that
-fails appends nothing more to its ledger. So what a ledger must hold is known from three numbers: what was sent, what
-was confirmed, and where it ends.
+fails appends nothing more to its ledger. So three numbers determine what a ledger must contain: the last entry sent,
+the last entry confirmed, and its end.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def pattern_of(ledger_id: int) -> Pattern:
 
 @dataclass(slots=True)
 class Known:
-    """Of one ledger. ``ends``: where clients were told that it ends. ``left``: its writer ended without closing it;
-    ``closed``: it closed it."""
+    """What the clients know about one ledger. ``ends`` has every end that a client got. ``left`` says that the writer
+    ended without closing the ledger, and ``closed`` that it closed it."""
 
     ledger_id: int
     writer: str
     sent: int = -1
     acked: int = -1
-    lac: int = -1  # the highest that a reader was told of
+    lac: int = -1  # the highest LAC that a reader got
     ends: set[int] = field(default_factory=set)
     left: bool = False
     closed: bool = False
-    deleted_at: int | None = None  # before the call, in ns of the machine's monotonic clock
+    deleted_at: int | None = None  # the time before the call, in ns of the machine's monotonic clock
 
     @property
     def is_settled(self) -> bool:
@@ -47,7 +47,7 @@ class Known:
 
 
 class Journals:
-    """The journals of a folder. :meth:`read` takes in what is new, and never a torn last line."""
+    """The journals of a folder. :meth:`read` reads the lines added since the last call, without a torn last line."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class Journals:
     def _take(self, client: str, line: dict[str, Any]) -> None:
         what = line["what"]
         if what == "ledger":
-            self._known(line["ledger"]).writer = client  # others may have told of it before: each has a file
+            self._known(line["ledger"]).writer = client  # a journal of another client may have named the ledger before
             self.counts["ledgers"] += 1
         elif what == "wrong":
             self._wrong.append((client, line))
@@ -123,7 +123,7 @@ class Journals:
         return [known for known in self.ledgers.values() if known.deleted_at is None]
 
     def unsettled(self) -> list[int]:
-        """Ledgers whose writer ended, and which nobody has closed."""
+        """Return the ledgers whose writer ended, and which no client has closed."""
         return [
             known.ledger_id
             for known in self.alive()
@@ -131,7 +131,7 @@ class Journals:
         ]
 
     def judge(self, known: Known, end: int) -> list[str]:
-        """What of a ledger that ends at ``end`` breaks a promise."""
+        """Return the promises that a ledger which ends at ``end`` breaks."""
         found = []
         if known.acked > end:
             found.append(f"LOST: ledger {known.ledger_id} ends at {end}, entry {known.acked} was confirmed")
@@ -144,7 +144,7 @@ class Journals:
         return found
 
     def denied(self) -> list[str]:
-        """Ledgers and entries that a client was told not to exist, or found changed, before anybody deleted them."""
+        """Return the ledgers and entries that a client found missing or changed before the trial deleted them."""
         found = []
         for client, line in self._gone + self._wrong:
             known = self.ledgers.get(line["ledger"])
@@ -154,12 +154,12 @@ class Journals:
 
 
 def holds(index: int, entry_id: int, ensemble_size: int, write_quorum_size: int) -> bool:
-    """Whether the member ``index`` of an ensemble is in the entry's write set."""
+    """Return whether the member ``index`` of an ensemble is in the entry's write set."""
     return (index - entry_id) % ensemble_size < write_quorum_size
 
 
 def wrong_entries(ledger_id: int, found: dict[int, bytes], wanted: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Of the entries that must be in a copy: those that are not there, and those with other bytes."""
+    """Return which of the ``wanted`` entries are missing in a copy, and which have other bytes."""
     pattern, missing, changed = pattern_of(ledger_id), [], []
     for entry_id in wanted:
         payload = found.get(entry_id)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to which bookie when, from a seed, and the account of copies that may be gone. Pure.
+"""Chooses from a seed what happens to which bookie when, and keeps account of copies that may be gone. Pure.
 
-An entry is acknowledged once ``ACK_QUORUM`` bookies have it, so one copy fewer than that may be destroyed before
-auto-recovery has made all copies again. :class:`Account` keeps the books: it refuses a disturbance after which a loss
-would be nobody's fault. Copies count as gone until the trial itself has seen everything healed.
+An entry is acknowledged once ``ACK_QUORUM`` bookies have it. So fewer copies than that may be destroyed until
+auto-recovery has made all copies again. :class:`Account` refuses a disturbance after which a loss would not be the
+product's fault. Copies count as gone until the trial itself has seen that everything is healed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 BOOKIES = 6
 ACK_QUORUM = 2
 SHAPES = ((3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 4, 2))
-"""E, Qw, Qa of the ledgers; the account counts on Qa."""
+"""E, Qw and Qa of the ledgers. The account relies on Qa."""
 AWAY_MAX = BOOKIES - max(e for e, _, _ in SHAPES)
-"""With more of them away no writer could go on."""
+"""The maximum number of bookies that may be away at once. With more of them away no writer could go on."""
 COMPANION = 0.6
-"""How often a second bookie is disturbed meanwhile."""
+"""The share of turns in which a second bookie is disturbed too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A disturbance. ``destroys``: a copy may be gone until it is healed. ``absent``: the bookie does not serve
-    meanwhile. ``apache``: it is done to Apache's bookies too. ``whole``: it is about all bookies, one by one."""
+    """A kind of disturbance. ``destroys``: a copy may be gone until it is healed. ``absent``: the bookie does not serve
+    meanwhile. ``apache``: it also happens to Apache's bookies. ``whole``: it happens to all bookies, one by one.
+    ``companion``: it may accompany another disturbance."""
 
     name: str
     destroys: bool = False
@@ -54,7 +55,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a bookie. ``small``: its disk is one that can be filled."""
+    """The place of a bookie. ``small`` says that its disk can be filled."""
 
     number: int
     ours: bool = True
@@ -63,7 +64,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One disturbance: of this bookie, so long after the turn began, for so long. ``chance`` decides its details."""
+    """A disturbance of the bookie at ``slot``. It begins ``after_s`` after the turn, and lasts ``lasts_s``. ``chance``
+    decides its details."""
 
     kind: Kind
     slot: int
@@ -76,7 +78,7 @@ class Act:
 
 
 class TooManyGoneError(Exception):
-    """After this disturbance a loss would be nobody's fault."""
+    """Raised for a disturbance after which a loss would not be the product's fault."""
 
 
 @dataclass(slots=True)
@@ -87,7 +89,7 @@ class Account:
     away: set[int] = field(default_factory=set)
 
     def begin(self, act: Act) -> None:
-        """Raises TooManyGoneError; then nothing is noted."""
+        """Note the begin of a disturbance. Raises TooManyGoneError, and notes nothing, if it is not allowed."""
         gone = {*self.gone, act.slot} if act.kind.destroys else self.gone
         away = {*self.away, act.slot} if act.kind.absent or act.kind.destroys else self.away
         if act.slot in self.gone | self.away or (act.kind.whole and (self.gone or self.away)):
@@ -97,11 +99,11 @@ class Account:
         self.gone, self.away = set(gone), set(away)
 
     def back(self, act: Act) -> None:
-        """The bookie serves again. What it had may still be gone."""
+        """Note that the bookie serves again. Its copies may still be gone."""
         self.away.discard(act.slot)
 
     def healed(self) -> None:
-        """Every copy of every ledger is there again: somebody has looked."""
+        """Note that every copy of every ledger was seen to be complete."""
         if self.away:
             raise TooManyGoneError(f"{sorted(self.away)} do not serve yet")
         self.gone.clear()
@@ -119,13 +121,14 @@ class Turn:
 
 
 def deal(seed: int, number: int, kinds: Sequence[Kind]) -> Turn:
-    """The turn of this number. Every kind comes before any comes again."""
+    """Return the turn with this number. Every kind comes once before any kind comes again."""
     deck = random.Random(f"{seed}/deck/{number // len(kinds)}").sample(kinds, len(kinds))
     return Turn(number, deck[number % len(kinds)])
 
 
 def turn_of(rng: random.Random, kind: Kind, slots: Sequence[Slot], companions: Collection[Kind]) -> list[Act]:
-    """One turn: ``kind``, and often something else at another bookie, that destroys nothing, at about the same time."""
+    """Return the disturbances of one turn: ``kind``, and often at about the same time one of another bookie that
+    destroys nothing."""
     main = _act(rng, kind, rng.choice([slot for slot in slots if _fits(kind, slot)]), 0.0)
     others = [slot for slot in slots if slot.number != main.slot]
     if kind.whole or rng.random() >= COMPANION or not companions:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of bookies run: a bookie of ours with a clock that can be put wrong and shorter waits, or a Java.
+"""The functions that the bookies' processes run: a bookie of ours with shorter waits and a clock that can be set wrong,
+or a Java.
 
-``BREAKS`` has defects that are put into these processes on purpose: the trial must notice each (``--break NAME``).
+``BREAKS`` has defects for these processes. The trial must find each of them (``--break NAME``).
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.identity import opening
 
 WAITS = {"poll_s": 1.0, "open_ledger_grace_s": 4.0, "retry_s": 1.0, "retry_max_s": 8.0}
-"""Of auto-recovery, where an operator has 5, 30, 5 and 600 seconds."""
+"""The waits of auto-recovery in seconds. The product's defaults are 5, 30, 5 and 600."""
 OFFSET = struct.Struct("<d")
 
 
 def bookie(arguments: list[str], clock: str, broken: str = "") -> int:
-    """``bk ARGUMENTS``. The file ``clock`` says how many seconds this process's wall clock is wrong."""
+    """Run ``bk ARGUMENTS``. The file ``clock`` has the number of seconds by which this process's wall clock is
+    wrong."""
     _read_clock_from(Path(clock))
     _wait_less()
     if broken:
@@ -40,20 +42,20 @@ def bookie(arguments: list[str], clock: str, broken: str = "") -> int:
 
 
 def command(arguments: list[str], broken: str = "") -> int:
-    """``bk ARGUMENTS``, of an operator."""
+    """Run ``bk ARGUMENTS`` as an operator does."""
     if broken:
         BREAKS[broken]()
     return main.run(arguments)
 
 
 def java(arguments: list[str]) -> int:
-    """Become a Java."""
+    """Replace this process by a Java."""
     os.execv(arguments[0], arguments)
 
 
 def _read_clock_from(path: Path) -> None:
-    """Every caller of ``time.time`` in this process is told a wrong time. The monotonic clock is right, as it is after
-    somebody has set the clock of a machine."""
+    """Let ``time.time`` return a wrong time to every caller in this process. The monotonic clock stays right, as it
+    does when an operator sets the clock of a machine."""
     with path.open("rb") as file:
         offset = mmap.mmap(file.fileno(), OFFSET.size, access=mmap.ACCESS_READ)
     right, right_ns = time.time, time.time_ns
@@ -68,7 +70,7 @@ def _read_clock_from(path: Path) -> None:
 
 
 def _wait_less() -> None:
-    """The trial is as long as an operator's coffee."""
+    """Shorten the waits of auto-recovery, so that the trial takes minutes."""
     own_copies.POLL_S = 1.0
     suspects.LOOK_AGAIN_S, suspects.LOOK_AGAIN_MAX_S = 4.0, 20.0
     defaults: dict[str, Any] = AutoRecoveryConfig.__init__.__kwdefaults__ or {}
@@ -79,7 +81,7 @@ def _wait_less() -> None:
 
 
 def _copies_are_not_durable() -> None:
-    """A repair takes each copy for durable as soon as it has sent it, and it never arrives."""
+    """Let a repair count each copy as durable at once, and never send it."""
     init = RepairDriver.__init__
 
     def repairing(self: RepairDriver, *arguments: Any, **named: Any) -> None:
@@ -97,7 +99,7 @@ def _copies_are_not_durable() -> None:
 
 
 def _damage_is_forgotten() -> None:
-    """What the scrubber and readers find damaged is told to nobody."""
+    """Let a bookie forget the damage that the scrubber and readers find."""
 
     async def only_limbo(self: own_copies.SuspectsOfIndexes) -> list[LedgerId]:
         for index in self._indexes:
@@ -110,12 +112,12 @@ def _damage_is_forgotten() -> None:
 
 
 def _drain_ends_early() -> None:
-    """The first look says that the bookie is drained."""
+    """Let the first look say that the bookie is drained."""
     _replace(bookie_leaving.DrainWatch, "look", lambda self: True)
 
 
 def _no_limbo() -> None:
-    """A bookie whose data is gone starts as if it had never had any."""
+    """Let a bookie without its data start as if it had never had any."""
 
     def trusting(store: object, bookie_id: BookieId, parts: Sequence[object], lost: Collection[int] = (0,)) -> int:
         return 0
@@ -124,7 +126,8 @@ def _no_limbo() -> None:
 
 
 def _cookie_is_ignored() -> None:
-    """A bookie on an empty directory takes the id and the cookie of the one before, and asks nobody."""
+    """Let a bookie on an empty directory take the id and the cookie of its predecessor without an operator's
+    consent."""
     opens = vars(opening)["open_directories"]
 
     def opening_all(*arguments: Any, **named: Any) -> Any:
@@ -137,7 +140,7 @@ def _cookie_is_ignored() -> None:
 
 
 def _nobody_is_lost() -> None:
-    """The auditor waits for every bookie for ever."""
+    """Let the auditor wait for every bookie forever."""
     _replace(Absences, "lost", lambda self, *_: ())
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster of the trial: turns of disturbances under traffic, each healed and looked at before the next; in the end
-every copy of every ledger."""
+"""One cluster of the trial. Its turns of disturbances run under traffic; each is healed and checked before the next
+one. At the end every copy of every ledger is checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.trials.heal.traffic import UNENDED, Traffic
 
 HEALED_S = 120.0
 LEDGERS_KEPT = 60
-"""More than so many closed ledgers are not kept: the oldest ones of which every copy was right are deleted."""
+"""The number of closed ledgers that are kept. Of further ones, the oldest whose copies were all correct are deleted."""
 WARM_LEDGERS, WARM_S = 4, 60.0
 AUDITED_S = 90.0
 QUIET_S = (0.5, 3.0)
@@ -46,7 +46,8 @@ SMALL = (1, 4)
 
 
 def slots_of(apache: int, *, mounts: bool) -> list[Slot]:
-    """The last ``apache`` of them are Apache's; those whose disk can be filled are ours."""
+    """Return the places. The last ``apache`` of them are for Apache's bookies; those whose disk can be filled are for
+    ours."""
     return [
         Slot(number, ours=number <= BOOKIES - apache, small=mounts and number in SMALL)
         for number in range(1, BOOKIES + 1)
@@ -54,7 +55,8 @@ def slots_of(apache: int, *, mounts: bool) -> list[Slot]:
 
 
 class Stage:
-    """A cluster under traffic, on which turns are made; a context manager. ``seed`` decides what is random about it."""
+    """A cluster under traffic, on which turns are made; a context manager. All its random choices follow from
+    ``seed``."""
 
     def __init__(
         self, path: Path, seed: str, kinds: Sequence[Kind], *, apache: int, isolated: bool, broken: str, secure: bool
@@ -91,7 +93,7 @@ class Stage:
         self._closing.close()
 
     def round(self, turn: Turn) -> Figures:
-        """Disturb, wait until all is healed, read the copies."""
+        """Make one turn: disturb, wait until all is healed, and read the copies."""
         self._report.rounds = 1
         self._rng = random.Random(f"{self._seed}/{turn.number}")
         time.sleep(self._rng.uniform(*QUIET_S))
@@ -99,7 +101,7 @@ class Stage:
         return self._take_report()
 
     def finish(self) -> Figures:
-        """End the clients; read every copy of every ledger, and the log, and ask Apache's client."""
+        """End the clients, read every copy of every ledger and the log, and compare with Apache's client."""
         traffic, report = self._traffic, self._report
         traffic.stop()
         if traffic.error is not None:
@@ -113,7 +115,7 @@ class Stage:
         return self._take_report()
 
     def _take_report(self) -> Figures:
-        """What is new since the last one."""
+        """Return the figures since the last call."""
         report, self._report = self._report, Figures()
         totals = self._world.counts + self._traffic.counts + self._journals.counts
         totals["acknowledged"] = sum(known.acked + 1 for known in self._journals.ledgers.values())
@@ -127,7 +129,7 @@ class Stage:
     # --- turns ---
 
     def _warm_up(self) -> None:
-        """There is something to lose before the first disturbance."""
+        """Wait until the clients have written ledgers, so that the first disturbance can lose some."""
 
         def is_warm() -> bool:
             self._journals.read()
@@ -168,7 +170,7 @@ class Stage:
             carry_out(self._world, act)
         except (BrokenPromiseError, TimeoutError, RuntimeError) as error:
             return [f"{error}"]
-        except Exception:  # the disturbance could not be told to its end, which is a finding too
+        except Exception:  # the disturbance itself failed, which is a finding too
             return [f"TRIAL: {traceback.format_exc()[-2_000:]}"]
         finally:
             with self._books:
@@ -176,8 +178,8 @@ class Stage:
         return []
 
     def _await_healed(self) -> list[str]:
-        """Nothing may be left to heal, at two looks. ``_settled``: the ledgers that were closed before these began, so
-        that nothing about them was still to be told."""
+        """Wait until two looks in a row find nothing to heal. ``_settled`` becomes the ledgers that were closed before
+        the first of them, about which no client can add anything."""
         said: list[str] = []
         quiet = 0
 
@@ -200,11 +202,11 @@ class Stage:
         return [*self._journals.problems, *self._journals.denied()]
 
     def _check(self, ledgers: Sequence[int]) -> Checked:
-        """Every copy of these ledgers; what is wrong joins the report.
+        """Check every copy of these ledgers, and add the problems to the report.
 
-        If a writer dies, nobody knows which of its bookies lack what an ack quorum of others had confirmed to it: only
-        the auditor's check of all copies finds out. So it is made due, once, for such ledgers alone; and not for
-        a bookie that was wiped in this turn, which has marked all that it had.
+        If a writer dies, some of its bookies may lack entries that an ack quorum of others had confirmed. Only the
+        auditor's check of all copies finds this. So for such ledgers alone the check is made due, once. It is not made
+        due for a bookie that was wiped in this turn, because that bookie has marked all its ledgers.
         """
         report = self._report
         checked = check_copies(self._cluster, self._journals, ledgers)
@@ -222,7 +224,7 @@ class Stage:
         return not self._journals.ledgers[ledger_id].closed and bookie not in self._wiped
 
     def _audit(self) -> None:
-        """The auditor's check of all copies, which it makes once a week by itself."""
+        """Make the auditor's weekly check of all copies due, and wait for it."""
         store = self._cluster.store
         store.write_audit_time_ms(Audit.LEDGERS, 1)
         try:
@@ -231,7 +233,7 @@ class Stage:
             self._report.problems.append(f"STUCK: {error}")
 
     def _clean_up(self, checked: Checked) -> None:
-        """Delete the oldest ledgers, if every copy of them was right."""
+        """Delete the oldest ledgers of which every copy was correct."""
         surplus = self._settled[: max(0, len(self._settled) - LEDGERS_KEPT)]
         gone = [ledger_id for ledger_id in surplus if ledger_id in checked.verified]
         if not gone:
@@ -246,7 +248,7 @@ class Stage:
     # --- the end ---
 
     def _end(self, traffic: Traffic) -> None:
-        """All is healed: every copy of every ledger, the log, and what both kinds of client say."""
+        """Make the last checks: every copy of every ledger, the log, and the reads of Apache's client."""
         report = self._report
         traffic.recover_rest()
         report.problems += self._await_healed()
@@ -277,7 +279,7 @@ class Stage:
             report.problems.append(f"STUCK: {marked} under-replicated, {in_recovery} in recovery")
 
     def _ask_apache(self, alive: Sequence[int]) -> list[str]:
-        """Apache's client opens and reads some of the ledgers; ends and bytes must be the same."""
+        """Open and read some of the ledgers with Apache's client. Return the differences of ends and bytes."""
         found = []
         with PeerClient(toolchain(), self._cluster.path / "client.log") as peer:
             client = peer.client(self._cluster.uri, conf=self._cluster.told_apaches_client)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of the trial of healing, and its kit: the account of copies, the oracle, the figures."""
+"""The short form of the trial of healing, and tests of its kit: the account of copies, the oracle, the figures."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.trials.heal.stage import slots_of
 from tests.trials.kit.network import networks_work
 
 SHORT, SECURE = ("wipe", "corrupt stopped", "drain"), ("drain",)
-"""In the secure one an operator's command, and bookies that copy from each other, need their roles; the clock of one,
-which makes and checks grants, is wrong meanwhile."""
+"""The disturbances of the two tests. In the secure one an operator's command, and bookies that copy from each other,
+need their roles. Meanwhile the clock of one bookie, which makes and checks grants, is wrong."""
 
 
 @pytest.mark.e2e
@@ -49,7 +49,7 @@ which makes and checks grants, is wrong meanwhile."""
 def test_a_cluster_heals_itself_after_a_wipe_rotten_bytes_and_a_drain(
     tmp_path: Path, kinds: tuple[str, ...], seed: int, secure: bool
 ) -> None:
-    """A program of its own, since it makes networks and mounts where that is allowed."""
+    """Runs the trial as a program of its own, because it makes networks and mounts where that is allowed."""
     options = ["--apache", "never", "--seed", str(seed), "--work", str(tmp_path), *(["--secure"] if secure else [])]
     command = [sys.executable, "-m", "tests.trials", "trial", "heal", *options, "--only", *kinds]
     command += ["--resume", str(tmp_path / "figures")]
@@ -59,9 +59,9 @@ def test_a_cluster_heals_itself_after_a_wipe_rotten_bytes_and_a_drain(
     assert (ran.returncode, figures.problems) == (0, []), ran.stdout[-4_000:] + ran.stderr[-2_000:]
     acts = figures.tables["disturbance"]
     assert {name: acts[name] for name in kinds} == dict.fromkeys(kinds, 1)
-    assert acts.total() > len(kinds) or not networks_work(), "another bookie is disturbed meanwhile"
+    assert acts.total() > len(kinds) or not networks_work(), "no other bookie was disturbed meanwhile"
     counts = figures.counts
-    assert counts["acknowledged"] > 500, "the clients hardly wrote anything: it proves nothing"
+    assert counts["acknowledged"] > 500, "the clients hardly wrote anything, so the turns prove nothing"
     assert counts["copies checked at last"] > 2 * counts["entries checked at last"] > 1_000
     assert counts["starts refused after a wipe"] == kinds.count("wipe")
     assert counts["bookies removed"] == kinds.count("drain") == 1
@@ -84,7 +84,7 @@ def test_a_second_copy_is_never_destroyed_before_all_is_healed() -> None:
     for kind in (WIPE, CORRUPT, DRAIN):
         with pytest.raises(TooManyGoneError, match="gone"):
             account.begin(act(kind, 2))
-    account.begin(act(PARTITION, 2))  # nothing is destroyed
+    account.begin(act(PARTITION, 2))  # a partition destroys nothing
     with pytest.raises(TooManyGoneError, match="do not serve yet"):
         account.healed()
     account.back(act(PARTITION, 2))
@@ -94,7 +94,7 @@ def test_a_second_copy_is_never_destroyed_before_all_is_healed() -> None:
 
 @pytest.mark.parametrize("apache", [0, 2])
 def test_every_turn_is_one_that_the_account_allows(apache: int) -> None:
-    """And every kind comes, and only at bookies that can have it."""
+    """Every kind comes, and only to bookies that can have it."""
     slots = slots_of(apache, mounts=True)
     seen: Counter[str] = Counter()
     for seed in range(some(200, 40)):
@@ -112,7 +112,7 @@ def test_every_turn_is_one_that_the_account_allows(apache: int) -> None:
                 account.back(each)
             account.healed()
     assert set(seen) == set(BY_NAME)
-    assert all(qa == ACK_QUORUM for _, _, qa in SHAPES), "the account counts on it"
+    assert all(qa == ACK_QUORUM for _, _, qa in SHAPES), "the account relies on this ack quorum"
 
 
 # --- the oracle ---
@@ -138,7 +138,7 @@ def test_the_oracle_knows_a_loss_from_what_may_be(tmp_path: Path) -> None:
     known = journals.ledgers[7]
     assert [journals.judge(known, end) for end in (5, 9)] == [[], []]
     assert [text.split(":")[0] for text in journals.judge(known, 3)] == ["LOST", "LOST"]
-    assert [text.split(":")[0] for text in journals.judge(known, 4)] == ["LOST"], "a reader was told more"
+    assert [text.split(":")[0] for text in journals.judge(known, 4)] == ["LOST"], "a reader got a higher LAC"
     assert [text.split(":")[0] for text in journals.judge(known, 10)] == ["CHANGED"]
     told(tmp_path, recoverer=[("end", {"ledger": 7, "end": 8})])
     journals.read()
@@ -161,7 +161,7 @@ def test_a_ledger_may_be_denied_only_after_it_was_deleted(tmp_path: Path) -> Non
     journals = told(tmp_path, writer=[("ledger", {"ledger": 7})], early=[gone], conductor=[("deleted", {"ledger": 7})])
     (text,) = journals.denied()
     assert text.startswith("LOST: early, ledger 7")
-    assert told(tmp_path, late=[gone]).denied() == [text], "the late one is none"
+    assert told(tmp_path, late=[gone]).denied() == [text], "the error after the deletion is no loss"
 
 
 def test_a_copy_has_what_its_write_sets_say() -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the clients going: writers that are killed at times, a reader, a leader of a log, and recoverers of whatever
-was left open, and at times of what is not."""
+"""Keeps the clients running: writers, some of which it kills, a reader, a leader of a log, and recoverers of ledgers
+that were left open, and sometimes of others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACE_S = 0.12
 RECOVER_EVERY_S = 4.0
 KILL_EVERY_S = (8.0, 25.0)
 RECOVERER_S = 120.0
-"""A recoverer that takes longer is ended, and another one tries."""
+"""The limit of a recoverer in seconds. After it the recoverer is ended, and another one tries."""
 _STEP_S = 0.2
 
 
@@ -47,7 +47,8 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """End all of them in order, if that was not done. What is left open, :meth:`recover_rest` closes."""
+        """End all clients in order, unless that was done. :meth:`recover_rest` closes the ledgers that are left
+        open."""
         self._stopping.set()
         self._thread.join()
         for name, child in self._children.items():
@@ -61,7 +62,7 @@ class Traffic:
         self._children.clear()
 
     def recover_rest(self) -> None:
-        """Take over what the writers left at their end."""
+        """Take over the ledgers that the writers left at their end."""
         self._journals.read()
         if left := self._journals.unsettled():
             child = self._begin("recover", "recoverer", ledgers=left)
@@ -75,7 +76,7 @@ class Traffic:
     def _run(self) -> None:
         try:
             self._go_on()
-        except Exception as error:  # told by who asks
+        except Exception as error:  # Stage.finish reports it
             self.error = error
 
     def _go_on(self) -> None:
@@ -122,7 +123,7 @@ class Traffic:
         self._journal.say("died", client=name)
 
     def _kill_one(self) -> None:
-        """A writer, a leader or a recoverer, in the middle of whatever it does."""
+        """Kill a writer, a leader or a recoverer at a random moment."""
         among = [name for name in self._children if not name.startswith("reader")]
         if among:
             name = self._rng.choice(among)
@@ -139,7 +140,7 @@ class Traffic:
         busy = {ledger_id for ledgers, _ in self._recoverers.values() for ledger_id in ledgers}
         wanted = [ledger_id for ledger_id in self._journals.unsettled() if ledger_id not in busy]
         alive = [known.ledger_id for known in self._journals.alive() if not known.is_settled]
-        if alive and self._rng.random() < 0.15:  # under its writer, or beside another recoverer
+        if alive and self._rng.random() < 0.15:  # while its writer runs, or beside another recoverer
             wanted.append(self._rng.choice(alive))
         if wanted:
             child = self._begin("recover", "recoverer", ledgers=sorted(set(wanted)))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/trial heal``: does a cluster of six bookies heal itself whatever happens to it, and lose nothing?
 
-Bookies are killed, frozen, cut off, wiped, replaced, filled, corrupted, drained, restarted one by one, and their clocks
-jump, under writers, readers, recoverers and a log. After each turn everything has to be healed, and a part of all
-copies is read from each bookie by itself; before a cluster is given up all of them. Every second cluster has four
-bookies of ours and two of Apache's.
+Bookies are killed, frozen, cut off, wiped, replaced, filled, corrupted, drained and restarted one by one, and their
+clocks jump. Meanwhile writers, readers, recoverers and a log run. After each turn everything has to be healed, and a
+part of all copies is read from each bookie by itself. At the end of a cluster all copies are read. Every second cluster
+has four bookies of ours and two of Apache's.
 
-With ``--secure`` bookies and clients are of mode secure, with certificates, roles and ACLs in ZooKeeper, where they
-show a password. Beside Apache's bookies, which want certificates then, the mode is mixed and ZooKeeper open.
+With ``--secure`` bookies and clients use mode secure, with certificates, roles and ACLs in ZooKeeper, to which they
+give a password. If there are bookies of Apache's, which then need certificates, the mode is mixed and ZooKeeper is
+open.
 """
 
 from __future__ import annotations

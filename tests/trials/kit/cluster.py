@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of real processes behind proxies: ZooKeeper servers, and bookies that register their proxy's address.
 
-Bookie N listens on 127.0.0.1 (or in a network of its own, if asked for) and advertises 127.0.1.N with the same port,
+Bookie N listens on 127.0.0.1 (or, if requested, in a network of its own) and advertises 127.0.1.N with the same port,
 where its proxy listens. Nothing leaves this machine.
 """
 
@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 
 
 class Bookie(ServerProcess):
-    """One bookie process and the proxy before it."""
+    """A bookie process and the proxy before it."""
 
     def __init__(self, number: int, cluster: TrialCluster, port: int) -> None:
         name, network = f"bookie-{number}", number if cluster.network else None
@@ -37,7 +37,7 @@ class Bookie(ServerProcess):
         self.proxy = cluster.proxies.add(*lanes[0], *lanes[1:])
 
     def start(self) -> None:
-        """Start it; :meth:`wait_ready` says when it serves."""
+        """Start the bookie. :meth:`wait_ready` waits until it serves."""
         address = f"127.0.1.{self.number}"
         listen = "0.0.0.0" if self._cluster.network else HOST
         arguments = ["bookie", "run", "--data", str(self._cluster.path / self.name), "--port", str(self._port)]
@@ -48,23 +48,24 @@ class Bookie(ServerProcess):
         self.begin("bk_cli.main:run", arguments=arguments)
 
     def stop(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nothing."""
+        """Send SIGSTOP. The process keeps its connections and answers nothing."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def partition(self, *, away: bool) -> None:
-        """Take the cable of its network out, or put it back: packets vanish without a word, both ways."""
+        """Unplug the cable of its network, or plug it in again. While it is unplugged, packets in both directions
+        vanish."""
         set_cable(self.number, away=away)
 
 
 class TrialCluster:
     """ZooKeeper, bookies, proxies and the nursery; a context manager.
 
-    ``network`` puts each bookie in a network namespace: only inside one of our own (:mod:`tests.trials.kit.network`).
-    ``settings`` is the text of the bookies' TOML file; ``zookeepers`` how many servers there are, one or three. With
-    ``secure`` bookies and clients are of mode secure (:mod:`tests.trials.kit.security`).
+    ``network`` gives each bookie a network namespace, which works only inside one of our own
+    (:mod:`tests.trials.kit.network`). ``settings`` is the text of the bookies' TOML file. ``zookeepers`` is the number
+    of servers, one or three. With ``secure``, bookies and clients use mode secure (:mod:`tests.trials.kit.security`).
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class TrialCluster:
         secure: bool = False,
     ) -> None:
         self.path, self.network, self._settings = path, network, settings
-        hosts = (HOST, *(f"127.0.1.{each}" for each in range(1, bookies + 1)))  # where the proxies are
+        hosts = (HOST, *(f"127.0.1.{each}" for each in range(1, bookies + 1)))  # the addresses of the proxies
         self._security = TrialSecurity(path, hosts) if secure else None
         self.client_settings = {} if self._security is None else self._security.settings()
         self.proxies = ProxyThread()
@@ -100,12 +101,12 @@ class TrialCluster:
 
     @property
     def settings(self) -> Path:
-        """The bookies' configuration file."""
+        """The path of the bookies' configuration file."""
         return self.path / "bookies.toml"
 
     def _start(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        no_way_round = "unix_socket = false\n"  # clients on this machine would take it, past the proxies
+        no_way_round = "unix_socket = false\n"  # clients on this machine would use it instead of the proxies
         told = {} if self._security is None else self._security.bookie_settings()
         lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items())
         self.settings.write_text(no_way_round + lines + self._settings, encoding="utf-8")
@@ -132,7 +133,7 @@ class TrialCluster:
 
     @property
     def zookeeper_answers(self) -> ZooKeeperProxy:
-        """Of the only server."""
+        """The proxy that loses single answers of the only server."""
         (only,) = self.zookeepers.all
         return only.answers
 
@@ -151,7 +152,7 @@ class TrialCluster:
     # --- all of it ---
 
     def heal(self) -> None:
-        """Put everything back: proxies, processes, networks. Bookies may still be starting."""
+        """End all faults of proxies, processes and networks. Some bookies may still be starting afterwards."""
         self.zookeepers.heal()
         for bookie in self.bookies:
             bookie.proxy.heal()
@@ -162,7 +163,7 @@ class TrialCluster:
                 bookie.partition(away=False)
 
     def close(self) -> None:
-        """End every process that was started here, and only those."""
+        """End every process that was started here, and no other."""
         self.nursery.close()
         if self._zookeepers is not None:
             self._zookeepers.close()

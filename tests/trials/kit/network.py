@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network namespace of the trial's own, in which it may make interfaces: the machine's network is not touched."""
+"""A network namespace of the trial's own, in which it may make interfaces. The machine's network does not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_S = 0.005
 
 
 def networks_work() -> bool:
-    """Whether this machine lets us make networks (root on Linux, or the like)."""
+    """Return whether this machine lets us make networks (root on Linux, or the like)."""
     try:
         probe = subprocess.run(["unshare", "-n", "sh", "-c", _PROBE], capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -27,7 +27,7 @@ def networks_work() -> bool:
 
 
 def enter_own_network() -> None:
-    """Begin this program again with a network and mounts of its own; returns where that was done before."""
+    """Run this program again with a network and mounts of its own. Return if it already has them."""
     if os.environ.get(_INSIDE):
         return
     command = ["unshare", "-nm", "sh", "-c", 'ip link set lo up && exec "$@"', "trial"]
@@ -41,24 +41,24 @@ BRIDGE = "10.77.0.254"
 
 
 def make_bridge() -> None:
-    """The cable to which the networks of processes are joined; this process has the address ``BRIDGE`` on it."""
+    """Make the bridge that joins the networks of processes. This process gets the address ``BRIDGE`` on it."""
     with contextlib.suppress(subprocess.CalledProcessError):
-        _ip("link", "del", "trial")  # of the cluster before, in this namespace
+        _ip("link", "del", "trial")  # left by an earlier cluster in this namespace
     _ip("link", "add", "trial", "type", "bridge")
     _ip("addr", "add", f"{BRIDGE}/24", "dev", "trial")
     _ip("link", "set", "trial", "up")
 
 
 def host_of(number: int) -> str:
-    """The address of a process that :func:`connect` joins."""
+    """Return the address of a process that :func:`connect` joins."""
     return f"10.77.0.{number}"
 
 
 def connect(number: int, pid: int, within_s: float) -> None:
-    """Give the network of a new process an interface at our bridge; it waits for that."""
+    """Wait for the network of a new process, and give it an interface at our bridge."""
     inside = ["nsenter", "-t", str(pid), "-n", "ip"]
     with contextlib.suppress(subprocess.CalledProcessError):
-        _ip("link", "del", f"v{number}")  # of the process before
+        _ip("link", "del", f"v{number}")  # left by an earlier process
     deadline = time.monotonic() + within_s
     while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
         if time.monotonic() > deadline:
@@ -73,8 +73,8 @@ def connect(number: int, pid: int, within_s: float) -> None:
 
 
 def set_cable(number: int, *, away: bool) -> None:
-    """Take the cable of a process out, or put it back: packets vanish without a word, both ways."""
-    with contextlib.suppress(subprocess.CalledProcessError):  # the process was killed, and its network with it
+    """Unplug the cable of a process, or plug it in again. While it is unplugged, packets in both directions vanish."""
+    with contextlib.suppress(subprocess.CalledProcessError):  # the network ends with a process that was killed
         _ip("link", "set", f"v{number}", "down" if away else "up")
 
 

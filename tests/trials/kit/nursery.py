@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has imported everything and forks bookies and clients: a new one costs milliseconds, not a second.
+"""A process that has imported everything and forks bookies and clients, so that a new one costs milliseconds, not a
+second.
 
-Each line on its standard input is a job, each line on its standard output an answer or the end of a child. When the
-input closes, or when it is killed, the kernel ends every child, stopped ones included: none outlives a trial.
+Each line on its standard input is a job. Each line on its standard output is an answer, or the end of a child. When the
+input closes, or when the nursery is killed, the kernel ends every child, even a stopped one: none outlives a trial.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ ANSWER_S = 20.0
 
 
 class Nursery:
-    """The trial's end: starts children, signals them, knows how they ended. For any thread."""
+    """The trial's end of a nursery. It starts children, signals them, and learns how they ended. Every thread may use
+    it."""
 
     def __init__(self, **more: str) -> None:
-        """``more`` of the environment of its children."""
-        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", **more}  # no threads before the forks
+        """Start the nursery. ``more`` are variables for the environment of its children."""
+        # threads must not exist before the forks
+        environment = {**child_environment(), "OPENBLAS_NUM_THREADS": "1", **more}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.trials.kit.nursery"],
             stdin=subprocess.PIPE,
@@ -60,9 +63,9 @@ class Nursery:
         self._listener.start()
 
     def start(self, target: str, log_path: Path, **arguments: Any) -> Child:
-        """Fork a process that calls ``target`` ("module:function") with these arguments; its output goes to the log.
+        """Fork a process that calls ``target`` ("module:function") with these arguments. Its output goes to the log.
 
-        ``network=True`` gives it a network of its own, in which it waits for its first interface.
+        With ``network=True`` it has a network of its own, and waits for its first interface.
         """
         job = {"target": target, "log": str(log_path), "network": arguments.pop("network", False)}
         with self._asking:
@@ -76,7 +79,7 @@ class Nursery:
             return self._ended.get(pid)
 
     def wait(self, pid: int, timeout_s: float) -> int | None:
-        """The exit code, negative for a signal, or None after the time."""
+        """Return the exit code, negative for a signal, or None if the process has not ended in time."""
         with self._change:
             self._change.wait_for(lambda: pid in self._ended, timeout_s)
             return self._ended.get(pid)
@@ -96,7 +99,7 @@ class Nursery:
             said = json.loads(line)
             if "code" not in said:
                 with self._change:
-                    self._ended.pop(said["pid"], None)  # of an earlier child with this number
+                    self._ended.pop(said["pid"], None)  # of an earlier child with this pid
                 self._answers.put(said["pid"])
                 continue
             with self._change:
@@ -105,7 +108,8 @@ class Nursery:
 
 
 class Child:
-    """One forked process. It is signalled through a descriptor: its number may be another's once it has ended."""
+    """A forked process. Signals go through a descriptor, because its pid may belong to another process once it has
+    ended."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self._nursery, self.pid = nursery, pid
@@ -123,24 +127,24 @@ class Child:
         return self.exit_code is None
 
     def signal(self, number: int) -> None:
-        """Send it, unless the child has ended."""
+        """Send a signal, unless the child has ended."""
         if self._handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """The exit code, or None after the time."""
+        """Return the exit code, or None if the child has not ended in time."""
         return self._nursery.wait(self.pid, timeout_s)
 
     def release(self) -> None:
-        """Signal it no more."""
+        """Close the descriptor. The child gets no more signals."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
 
 def idle() -> None:
-    """A job that does nothing, for long."""
+    """Sleep for a long time."""
     time.sleep(600)
 
 
@@ -179,7 +183,7 @@ def _serve() -> None:
 
 
 def _reap(pids: set[int]) -> None:
-    """Tell who ended, then let the number go."""
+    """Report the children that ended, and then release their pids."""
     for pid in sorted(pids):
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is not None:

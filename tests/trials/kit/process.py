@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that a nursery starts, again and again; its data and its log outlive it."""
+"""A server that a nursery starts, any number of times. Its data and its log stay when the process ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POLL_S = 0.01
 
 
 class ServerProcess:
-    """One server. ``network`` is the number of its own network, or None."""
+    """A server. ``network`` is the number of its own network, or None."""
 
     def __init__(self, nursery: Nursery, name: str, log_path: Path, network: int | None = None) -> None:
         self._nursery, self.name, self.log_path, self._network = nursery, name, log_path, network
@@ -25,7 +25,7 @@ class ServerProcess:
         self._log_start = 0
 
     def begin(self, target: str, **arguments: Any) -> None:
-        """Start it; :meth:`wait_ready` says when it serves."""
+        """Start the server. :meth:`wait_ready` waits until it serves."""
         self.log_path.touch()
         self._log_start = self.log_path.stat().st_size
         self.child = self._nursery.start(target, self.log_path, network=self._network is not None, **arguments)
@@ -37,7 +37,7 @@ class ServerProcess:
         return self.child is not None and self.child.is_running
 
     def said(self) -> str:
-        """Its log since it was started last."""
+        """Return the server's log since its last start."""
         with self.log_path.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -47,7 +47,8 @@ class ServerProcess:
         return any(line.startswith("ready ") for line in self.said().splitlines())
 
     def wait_ready(self) -> None:
-        """Wait until it serves. Raises RuntimeError with the end of its log if it does not, or has ended."""
+        """Wait until the server serves. Raises RuntimeError with the end of the log if it does not, or if it has
+        ended."""
         deadline = time.monotonic() + READY_S
         while not self.is_ready:
             if not self.is_running or time.monotonic() > deadline:
@@ -63,7 +64,7 @@ class ServerProcess:
         self.end(signal.SIGKILL)
 
     def end(self, number: int) -> int | None:
-        """Send a signal that ends it. Returns its exit code, or None if it goes on."""
+        """Send a signal that ends the server. Return the exit code, or None if the server goes on."""
         if self.child is None:
             return 0
         self.child.signal(number)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP proxies that fail on command: connections are cut, delayed, stalled one way, or accepted and never served.
 
-All of them run on one thread with a loop of its own. What a stall holds back is not lost: it goes on at the heal, as
-after a partition that TCP outlives, unless the connections are cut as well.
+All proxies run on one thread with a loop of its own. The bytes that a stall holds back are not lost. They go on at the
+heal, as after a partition that TCP outlives, unless the connections are cut as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class ProxyThread:
         self._thread.start()
 
     def add(self, listen: Address, upstream: Address, *more: tuple[Address, Address]) -> FaultProxy:
-        """A proxy from one address to another, and from ``more`` to others; port 0 takes a free one."""
+        """Return a proxy from one address to another, and from ``more`` addresses to others. Port 0 takes a free
+        port."""
         proxy = FaultProxy([(listen, upstream), *more], self._call)
         self.call(proxy.serve)
         self._proxies.append(proxy)
@@ -59,7 +60,7 @@ async def _run(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def _settle() -> None:
-    """Let the pumps of closed connections end."""
+    """Wait until the pumps of closed connections end."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -67,15 +68,15 @@ async def _settle() -> None:
 
 
 class FaultProxy:
-    """One proxy. Its methods may be called from any thread; each takes effect before it returns. ``host`` and ``port``
-    are where it listens first."""
+    """One proxy. Its methods may be called from any thread, and each takes effect before it returns. ``host`` and
+    ``port`` are the first address at which it listens."""
 
     def __init__(self, ways: Sequence[tuple[Address, Address]], call: Callable[[Callable[[], None]], None]) -> None:
         self._ways, self._call = ways, call
         (self.host, self.port), _ = ways[0]
         self._writers: set[asyncio.StreamWriter] = set()
         self._servers: list[asyncio.Server] = []
-        self._requests, self._answers = asyncio.Event(), asyncio.Event()  # set: that direction flows
+        self._requests, self._answers = asyncio.Event(), asyncio.Event()  # while an event is set, its direction flows
         self._delay_s = 0.0
         self._refuses = False
 
@@ -90,7 +91,7 @@ class FaultProxy:
     # --- faults ---
 
     def cut(self) -> None:
-        """Break every connection; new ones are made as ever."""
+        """Break every connection. New connections work."""
         self._call(self._break)
 
     def refuse(self) -> None:
@@ -103,11 +104,11 @@ class FaultProxy:
         self._call(work)
 
     def delay(self, delay_s: float) -> None:
-        """Hold every piece that long, in order."""
+        """Delay every piece by ``delay_s``, in order."""
         self._delay_s = delay_s
 
     def stall(self, *, requests: bool, answers: bool) -> None:
-        """Pass nothing on in these directions. Connections are accepted."""
+        """Pass nothing on in these directions. Connections are still accepted."""
 
         def work() -> None:
             if requests:
@@ -118,7 +119,7 @@ class FaultProxy:
         self._call(work)
 
     def heal(self) -> None:
-        """Everything flows again, what was held back first."""
+        """End all faults. The bytes that were held back go first."""
 
         def work() -> None:
             self._refuses, self._delay_s = False, 0.0

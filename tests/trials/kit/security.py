@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode secure in a trial: certificates and roles as ``bk local --secure`` makes them, for the addresses of its bookies.
+"""Mode secure in a trial: certificates and roles for the addresses of its bookies, made as ``bk local --secure`` does.
 
-ZooKeeper is reached in plain, with a password that all share, because proxies look into what goes there. Beside bookies
-of Apache's the mode is mixed, and ZooKeeper open.
+Connections to ZooKeeper use no TLS, because proxies read the messages. All clients share a password for it. If there
+are bookies of Apache's, the mode is mixed and ZooKeeper is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.kit.zookeeper_auth import credentials
 
 
 class TrialSecurity:
-    """The files are below ``path``."""
+    """The certificates and roles of a trial. Their files are below ``path``."""
 
     def __init__(self, path: Path, hosts: Sequence[str], *, mixed: bool = False) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -33,14 +33,14 @@ class TrialSecurity:
             self._told |= {"zookeeper_acl": "creator", "zookeeper_auth_path": auth}
 
     def settings(self, who: str = CLIENT) -> dict[str, Any]:
-        """Of a client of ours."""
+        """Return the settings of a client of ours."""
         return {**self._local.settings(who), **self._told}
 
     def bookie_settings(self) -> dict[str, Any]:
         return {**self._local.bookie_settings(), **self._told}
 
     def java_settings(self, who: str = CLIENT) -> dict[str, object]:
-        """Of a client of Apache's, or of a bookie."""
+        """Return the settings of a client of Apache's, or of a bookie of Apache's."""
         return java_settings(Files(self._local.certificate(who), self._local.key(who), self._local.ca))
 
     def java_bookie_settings(self) -> dict[str, object]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proxies do the faults they are named for: otherwise a trial without losses would prove nothing."""
+"""The proxies cause the faults that they are named for. Otherwise a trial without losses would prove nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST = "127.0.0.1"
 
 
 class Echo:
-    """A server that answers every piece with itself and remembers what it got."""
+    """A server that returns every piece that it receives, and remembers it."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server((HOST, 0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ZooKeeper servers of a trial, one or three, each behind proxies of its own: for clients, for bookies, and between
-a follower and its leader."""
+"""The ZooKeeper servers of a trial, one or three. Each has proxies of its own: for clients, for bookies, and between a
+follower and its leader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ ROOT = "/ledgers"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeper:
-    """One server. ``answers``, which loses single answers, stands before ``clients``, which fails as lines do."""
+    """One server. ``answers`` is a proxy that loses single answers. It stands before ``clients``, which fails as lines
+    do."""
 
     server: EnsembleServer
     clients: FaultProxy
@@ -30,7 +31,7 @@ class ZooKeeper:
 
 
 class ZooKeepers:
-    """All of them. A client is given every address, and kazoo begins with any."""
+    """All servers. A client gets every address, and kazoo begins with any of them."""
 
     def __init__(self, path: Path, count: int, proxies: ProxyThread, bookies_host: str) -> None:
         self.ensemble = ZooKeeperEnsemble(path, count, proxies)
@@ -45,7 +46,7 @@ class ZooKeepers:
         self.bookies_uri = _uri([(bookies_host, each.bookies.port) for each in self.all])
 
     def start(self, settings: StoreSettings, roles: RolesTable | None) -> None:
-        """Start them and make the cluster, with a table of roles if there is one."""
+        """Start the servers and make the cluster, with a table of roles if one is given."""
         self.ensemble.start()
         with closing(open_store(self.direct_uri, **settings)) as store:
             store.initialize_cluster()
@@ -53,16 +54,16 @@ class ZooKeepers:
                 store.write_roles(roles, None)
 
     def leader_or_any(self) -> EnsembleServer:
-        """The leader; during an election any server."""
+        """Return the leader, or during an election any server."""
         return self.ensemble.leader or self.ensemble.servers[0]
 
     def follower_or_any(self, chance: float) -> EnsembleServer:
-        """A follower; during an election, or without any, any server."""
+        """Return a follower. During an election, or if there is none, return any server."""
         among = self.ensemble.followers or self.ensemble.servers
         return among[int(chance * len(among))]
 
     def heal(self) -> None:
-        """Lines carry, servers run; some may still be starting."""
+        """End the faults of lines and servers. Some servers may still be starting afterwards."""
         for each in self.all:
             each.clients.heal()
             each.bookies.heal()
@@ -84,7 +85,7 @@ class ZooKeepers:
             server.launch()
 
     def forget_losses(self) -> None:
-        """No answer that was to be lost is lost any more."""
+        """Cancel the losses of answers that have not happened yet."""
         for each in self.all:
             each.answers.forget_losses()
 
@@ -95,7 +96,7 @@ class ZooKeepers:
 
 
 def for_each(nodes: Sequence[ZooKeeper], begin: Callable[[ZooKeeper], Callable[[], None]]) -> Callable[[], None]:
-    """Begin a fault at each of them; returns what ends it at all."""
+    """Begin a fault at each of the nodes. Return the function that ends all of them."""
     undo = [begin(node) for node in nodes]
 
     def end() -> None:

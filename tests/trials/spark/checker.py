@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a log must hold after writes that were disturbed: each row once, in order, whole writes, nobody's leftovers.
+"""Checks a log after writes that were disturbed: each row once, in order, only whole writes, and no rows of failed
+attempts.
 
-Pure. Every row carries an id that no other row of the trial has, so each row that is found tells which write it is of.
-:func:`check_rows` compares the rows of a log with the history of the writes into it; :func:`check_listed` looks at the
-ledgers that the log lists, and at those that were made for it and must not be seen.
+Pure. Every row has an id that no other row of the trial has, so each row that is found shows to which write it belongs.
+:func:`check_rows` compares the rows of a log with the history of the writes into it. :func:`check_listed` checks the
+ledgers that the log lists.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 PROBLEMS_MAX = 10
-"""Of one check: what is broken once is often broken for every row."""
+"""The maximum number of problems of one check. A defect often breaks every row."""
 
 
 class Outcome(Enum):
-    """What a writer was told of its write."""
+    """The outcome of a write, as its writer knows it."""
 
     DONE = "done"
-    """It is there."""
+    """The rows must be there."""
     FAILED = "failed"
-    """It is certain that nothing is there."""
+    """None of the rows may be there."""
     UNKNOWN = "unknown"
-    """All of it or nothing."""
+    """Either all of the rows are there or none."""
 
 
 class Broken(Enum):
@@ -35,20 +36,20 @@ class Broken(Enum):
     DUPLICATE = "DUPLICATE"
     ORDER = "ORDER"
     FOREIGN = "FOREIGN"
-    """A row that nobody wrote, or that was changed on its way."""
+    """A row that was never written, or that was changed."""
     FAILED_VISIBLE = "FAILED_VISIBLE"
     """A row of a write that had failed."""
     TORN = "TORN"
     """A part of a write of unknown outcome."""
     ORPHAN_VISIBLE = "ORPHAN_VISIBLE"
-    """Two attempts of one task are listed, or a ledger twice, or one that is not this log's."""
+    """The log lists two attempts of one task, a ledger twice, or a ledger of another log."""
     LISTED_GONE = "LISTED_GONE"
     """A ledger that the log lists does not exist, is not closed, or ends elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise, in words."""
+    """A broken promise, with a description."""
 
     broken: Broken
     text: str
@@ -59,14 +60,15 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One write: its rows in the order that they must have."""
+    """One write, with its rows in the order that they must have."""
 
     rows: Sequence[bytes]
     outcome: Outcome = Outcome.DONE
 
 
 def check_rows(writes: Sequence[Write], found: Sequence[bytes]) -> list[Violation]:
-    """The promises that ``found``, all rows of a log in its order, breaks for writes that came one after the other."""
+    """Return the broken promises of ``found``, all rows of a log in its order, for writes that came one after the
+    other."""
     owner = {row: number for number, write in enumerate(writes) for row in write.rows}
     counts = Counter(found)
     problems = [Violation(Broken.FOREIGN, f"{row!r} was never written") for row in counts if row not in owner]
@@ -96,20 +98,20 @@ def _check_write(write: Write, present: set[bytes]) -> list[Violation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A ledger that a log lists, with what its own metadata say; ``task`` None where no task made it."""
+    """A ledger that a log lists, with facts from the ledger's own metadata. ``task`` is None if no task made it."""
 
     ledger_id: int
     entries: int
     log_uuid: str
     publish_id: str
     task: tuple[str, str] | None
-    """Partition and attempt."""
+    """The partition and the attempt."""
     stored_entries: int | None
-    """As its metadata have it; None: it does not exist or is not closed."""
+    """The number of entries according to the ledger's metadata. None if the ledger does not exist or is not closed."""
 
 
 def check_listed(uuid: str, listed: Iterable[Listed]) -> list[Violation]:
-    """What is wrong with the ledgers that the log ``uuid`` lists."""
+    """Return the problems of the ledgers that the log ``uuid`` lists."""
     problems: list[Violation] = []
     seen: Counter[int] = Counter()
     attempts: dict[tuple[str, str], str] = {}
@@ -134,9 +136,9 @@ def check_listed(uuid: str, listed: Iterable[Listed]) -> list[Violation]:
 
 
 def check_acked(acked: Sequence[bytes], found: Sequence[bytes]) -> list[Violation]:
-    """What one leader was told that is not so in ``found``: each acked entry once, the leader's own in order.
+    """Return the broken promises to one leader: ``found`` must have each acked entry once, in the leader's order.
 
-    ``found`` has this leader's entries only, in the order of the log; it may have more than was acked.
+    ``found`` has only this leader's entries, in the order of the log. It may have more entries than were acked.
     """
     counts = Counter(found)
     problems = [Violation(Broken.LOST, f"{row!r} was acked and is not there") for row in acked if row not in counts]

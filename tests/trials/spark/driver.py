@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Spark driver as a process of its own, that does what lines on its standard input ask and answers in lines.
+"""A Spark driver as a process of its own. Lines on its standard input ask for jobs, and it answers in lines.
 
 ``python -m tests.trials.spark.driver WHERE MASTER WARM [CONF=VALUE …]``. The first answer says that the session is up,
-and the pid of its JVM. WARM is empty, or says what to copy before that, so that all of Spark's processes are there
-(:meth:`Driver.warm_up`). It ends when its input does.
+and has the pid of its JVM. WARM is empty, or names a log to copy before that, so that all processes of Spark run
+(:meth:`Driver.warm_up`). The driver ends when its input does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_S = 240.0
 
 
 class Driver:
-    """One session, and what it is asked to do."""
+    """A session, and the jobs that it does on request."""
 
     def __init__(self, where: Path, master: str, conf: dict[str, str]) -> None:
         from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ class Driver:
         return int(self.spark._jvm.java.lang.ProcessHandle.current().pid())
 
     def warm_up(self, options: dict[str, str], source: str, sink: str) -> None:
-        """Copy a log, as a query does that has all its time."""
+        """Copy a log with a query, before any job is timed."""
         self.stream(
             source=source,
             sink=sink,
@@ -81,8 +81,8 @@ class Driver:
         until: str = "",
         marks: str = "",
     ) -> dict[str, Any]:
-        """Copy a log, or several (``a,b``), into another until all that there is is copied; with ``until``, until that
-        mark is set and then all that there is."""
+        """Copy all rows of a log, or of several (``a,b``), into another. With ``until``, continue until that mark is
+        set, and then copy the remaining rows."""
         frame = self.spark.readStream.format("bookkeeper_trial").options(**read).option("logs", source).load()
         writer = frame.select("value").writeStream.format("bookkeeper_trial").options(**write)
         writer = writer.option("checkpointLocation", checkpoint).outputMode("append")
@@ -110,12 +110,12 @@ class Driver:
             raise query.exception()
 
     def load(self, *, name: str, path: str, options: dict[str, str]) -> dict[str, Any]:
-        """Plan a load and keep the frame: its partitions are those of its first use."""
+        """Plan a load and keep the frame. Spark plans its partitions at the first use."""
         self._kept[name] = self.spark.read.format("bookkeeper_trial").options(**options).load(path)
         return {}
 
     def digest(self, *, name: str) -> dict[str, Any]:
-        """What the rows of a kept frame are, in the order of their partitions."""
+        """Return the digest of the rows of a kept frame, in the order of their partitions."""
         found = hashlib.sha256()
         rows = self._kept[name].select("offset", "value").collect()
         for row in rows:
@@ -128,13 +128,14 @@ class Driver:
 
 
 def end_with_parent() -> None:
-    """Leave nothing behind should the trial be killed in the middle of a job."""
+    """End this process and its JVM if the trial is killed in the middle of a job."""
     parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        os.killpg(os.getpgrp(), signal.SIGKILL)  # the JVM too: this process leads a group of its own
+        # this also kills the JVM, because this process leads a group of its own
+        os.killpg(os.getpgrp(), signal.SIGKILL)
 
     if os.getpgrp() == os.getpid():
         threading.Thread(target=watch, daemon=True).start()
@@ -144,7 +145,7 @@ def main() -> None:
     end_with_parent()
     where, master, warm = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what Spark prints goes to the log
+    os.dup2(2, 1)  # Spark's output goes to the log
     driver = Driver(where, master, dict(pair.split("=", 1) for pair in sys.argv[4:]))
     if warm:
         driver.warm_up(**json.loads(warm))

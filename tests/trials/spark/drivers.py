@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trial's end of a driver: starts it, asks it, kills it as machines are lost. One spare may stand by."""
+"""The trial's end of a driver. It starts the driver, sends it jobs, and kills it as a lost machine would end. A spare
+driver may stand by."""
 
 from __future__ import annotations
 
@@ -21,17 +22,17 @@ from bk_cli.local.children import child_environment, last_lines
 READY_S = 180.0
 ANSWER_S = 300.0
 LOCAL = "local[2,8]"
-"""Two cores; a task is tried eight times."""
+"""Two cores; Spark tries a task eight times."""
 WARM_LOCAL = "local[1,8]"
-"""One core: half as many Python workers have to start."""
+"""One core, so that half as many Python workers have to start."""
 
 
 class DriverEndedError(RuntimeError):
-    """The driver is gone, or says nothing."""
+    """The driver has ended, or does not answer."""
 
 
 class SparkDriver:
-    """One driver process and its JVM, in a process group of their own."""
+    """A driver process and its JVM, in a process group of their own."""
 
     def __init__(
         self,
@@ -69,19 +70,20 @@ class SparkDriver:
         self._answers.put(None)
 
     def wait_ready(self) -> None:
-        """The session is up. Raises DriverEndedError."""
+        """Wait until the session is up. Raises DriverEndedError."""
         if self._jvm is None:
             self._jvm = int(self.answer(READY_S)["jvm"])
 
     def begin(self, do: str, **job: Any) -> None:
-        """Ask for something; :meth:`answer` has the outcome."""
+        """Send a job. :meth:`answer` returns its outcome."""
         self.wait_ready()
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **job}) + "\n")
         self._process.stdin.flush()
 
     def answer(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """The next answer; ``error`` in it is the text of what Spark raised. Raises DriverEndedError."""
+        """Return the next answer. Its ``error`` is the text of an exception that Spark raised. Raises
+        DriverEndedError."""
         try:
             found = self._answers.get(timeout=timeout_s)
         except queue.Empty:
@@ -91,17 +93,17 @@ class SparkDriver:
         return found
 
     def ask(self, do: str, **job: Any) -> dict[str, Any]:
-        """Ask and wait."""
+        """Send a job, and return its answer."""
         self.begin(do, **job)
         return self.answer()
 
     @property
     def has_answered(self) -> bool:
-        """Whether :meth:`answer` would not wait."""
+        """Whether :meth:`answer` would return at once."""
         return not self._answers.empty()
 
     def kill(self) -> None:
-        """SIGKILL of JVM and driver at once; Spark's own daemons then end the Python workers."""
+        """Kill the JVM and the driver at once with SIGKILL. Spark's own daemons then end the Python workers."""
         self.is_dead = True
         self._end()
 
@@ -115,7 +117,7 @@ class SparkDriver:
         self._process.wait()
 
     def close(self) -> None:
-        """Nothing of it is left. It may have been killed before."""
+        """End all processes of the driver, which may have been killed before."""
         self.is_dead = True
         self._end()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -125,8 +127,8 @@ class SparkDriver:
 
 
 class Drivers:
-    """The drivers of a trial, one at a time. With ``warm``, the next one starts and copies that while this one works:
-    a first query takes twenty seconds, those after it three."""
+    """The drivers of a trial, one at a time. With ``warm``, the next driver starts and copies this log while the
+    current one works: a first query takes twenty seconds, later ones three."""
 
     def __init__(self, where: Path, *, warm: Mapping[str, object] | None = None) -> None:
         self._where, self._warm, self._number = where, warm, 0
@@ -137,7 +139,8 @@ class Drivers:
         self.longest_start_s = 0.0
 
     def get(self, *, is_last: bool = False) -> SparkDriver:
-        """A driver that lives, the same one as long as it does. ``is_last``: none will be wanted after it."""
+        """Return the current driver, or the next one if the current one was killed. ``is_last`` says that no other one
+        will be needed."""
         if self._current is None or self._current.is_dead:
             if self._current is not None:
                 self._dead.append(self._current)
@@ -159,7 +162,7 @@ class Drivers:
         return SparkDriver(self._where, self._number, WARM_LOCAL if self._warm else LOCAL, warm=self._warm)
 
     def reap(self) -> None:
-        """End what killed drivers have left behind."""
+        """End the processes that killed drivers have left behind."""
         for each in self._dead:
             each.close()
         self._dead.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leaders of a log in processes outside Spark: each appends, rolls, and keeps a list of what was acked."""
+"""Leaders of a log in processes outside Spark. Each appends, rolls, and keeps a list of its acked entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ROLL_EVERY = 40
 
 
 def lead(uri: str, log: str, tag: str, count: int, acked: str) -> None:
-    """The process: append ``tag:0`` and on, roll every 40, note each number when its append has returned."""
+    """Append ``tag:0``, ``tag:1`` and so on, and roll after every 40 entries. Note each number when its append has
+    returned. A process runs this."""
     notes = os.open(acked, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with blocking.connect(uri) as bookkeeper:
         leader = bookkeeper.log(log).lead()
@@ -40,7 +41,7 @@ def lead(uri: str, log: str, tag: str, count: int, acked: str) -> None:
 
 
 class Leader:
-    """The trial's end of one."""
+    """The trial's end of one leader."""
 
     def __init__(self, space: Space, log: str, tag: str, count: int) -> None:
         self.tag = tag
@@ -58,18 +59,18 @@ class Leader:
 
     @property
     def acked(self) -> int:
-        """How many of its entries were acked; they are its first ones."""
+        """The number of acked entries. These are the leader's first ones."""
         try:
             return self._acked.read_bytes().count(b"\n")
         except FileNotFoundError:
             return 0
 
     def rows(self) -> list[bytes]:
-        """What was acked."""
+        """Return the acked entries."""
         return [f"{self.tag}:{number}".encode() for number in range(self.acked)]
 
     def wait_acked(self, count: int) -> None:
-        """Raises RuntimeError if it ends before, or is too slow."""
+        """Wait until this many entries are acked. Raises RuntimeError if the leader ends before, or is too slow."""
         deadline = time.monotonic() + READY_S
         while self.acked < count:
             if not self.child.is_running or time.monotonic() > deadline:
@@ -77,7 +78,7 @@ class Leader:
             time.sleep(0.02)
 
     def wait_ended(self) -> None:
-        """Another took over, or it has done all. Raises RuntimeError."""
+        """Wait until another leader took over, or the leader has appended all its entries. Raises RuntimeError."""
         if self.child.wait(READY_S) is None:
             raise RuntimeError(f"leader {self.tag} does not end")
 
@@ -86,7 +87,7 @@ class Leader:
         self.wait_ended()
 
     def end(self) -> None:
-        """It is gone, however."""
+        """End the process in any case."""
         if self.child.is_running:
             self.kill()
         self.child.release()

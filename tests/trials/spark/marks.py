@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the trial's processes tell each other how far they are: empty files in a folder, and lines in a list."""
+"""How the trial's processes report their progress to each other: empty files in a folder, and lines in a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POLL_S = 0.01
 
 
 class Marks:
-    """A folder of marks. A mark is set once; who waits for it polls."""
+    """A folder of marks. A mark is set once. A process that waits for it polls."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -23,7 +23,7 @@ class Marks:
         return (self.path / name).exists()
 
     def wait(self, name: str, timeout_s: float) -> bool:
-        """Whether it was set in time."""
+        """Wait for a mark. Return whether it was set in time."""
         deadline = time.monotonic() + timeout_s
         while not self.has(name):
             if time.monotonic() > deadline:
@@ -32,7 +32,7 @@ class Marks:
         return True
 
     def note(self, line: str) -> None:
-        """Add a line to the list; whole lines, whoever is killed."""
+        """Add a line to the list. The list has only whole lines, even if a process is killed."""
         handle = os.open(self.path / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(handle, line.encode() + b"\n")
@@ -46,7 +46,7 @@ class Marks:
             return []
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Delete all marks."""
         self.path.mkdir(parents=True, exist_ok=True)
         for each in self.path.iterdir():
             each.unlink()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to go wrong in which task: a pure function of seed, kind and round, asked in Spark's workers.
+"""Decides what goes wrong in which task. This is a pure function of seed, kind and round, and Spark's workers call it.
 
 A plan travels as one option of the trial's data source (:mod:`tests.trials.spark.source`). A round is one write: a job,
-or one micro-batch of a streaming query, whose round is the first of its query plus the batch's id.
+or one micro-batch of a streaming query. The round of a micro-batch is the first round of its query plus the batch's id.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import random
 from dataclasses import asdict, dataclass
 
 PARTITIONS = 4
-"""Tasks of each write."""
+"""The number of tasks of each write."""
 FAILURES_MAX = 8
-"""``local[2,8]``: so often Spark tries a task."""
+"""How often Spark tries a task with ``local[2,8]``."""
 BATCHES_MAX = 4
-"""About so many batches of rows come to each task."""
+"""About how many batches of rows each task gets."""
 
 RAISE_AT = ("begin", "row", "row", "end", "closed")
 KILL_AT = ("begin", "row", "row", "end", "closing", "closed", "sent")
-"""Before the first row; after a batch; after the last; while the ledger is closed; before and after its message."""
+"""The moments of a kill: before the first row, after a batch, after the last one, while the ledger is closed, and
+before and after the task sends its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One attempt's end. ``after`` batches of rows, ``delay_s`` later."""
+    """The end of one attempt: ``delay_s`` seconds after ``after`` batches of rows."""
 
     point: str
     after: int
@@ -34,9 +35,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a write is to suffer. ``kind``: "raise", "kill", "late", "pause", "none" or "driver"; ``run``: which try of
-    the same write it is, from 0; ``commit``: where ``commit`` stops for ever, "before" or "after" the publish, and in
-    which round; ``drip_s``: how long a task waits after each batch that comes when the harm of a "pause" is done."""
+    """The faults of a write. ``kind`` is "raise", "kill", "late", "pause", "none" or "driver". ``run`` counts the tries
+    of the same write from 0. ``commit`` says whether a commit stops "before" or "after" the publish until it is
+    released, and ``commit_round`` in which round. ``drip_s`` is how long a task of a "pause" waits after each later
+    batch."""
 
     kind: str = "none"
     seed: int = 1
@@ -55,21 +57,21 @@ class Plan:
         return cls(**json.loads(text)) if text else cls()
 
     def rng(self, number: int) -> random.Random:
-        """The chances of a round."""
+        """Return the source of a round's random choices."""
         return random.Random(f"{self.seed}/{self.kind}/{number}")
 
     def small_task_bytes(self) -> str:
-        """The tasks' rows are few. In about half of the writes they go to the driver in messages; in the others, and in
-        all whose bookies are disturbed meanwhile, each task makes a ledger."""
+        """Return the option ``smallTaskBytes``. The tasks have few rows. In about half of the writes the rows go to the
+        driver in messages. In the others, and in all whose bookies are disturbed, each task makes a ledger."""
         is_held = random.Random(f"{self.seed}/small/{self.kind}/{self.first_round}").random() < 0.5
         return "32k" if is_held and self.kind != "pause" else "0"
 
     def is_doomed(self, number: int) -> bool:
-        """Whether all attempts of a task fail in the first run of the round, so that the write fails."""
+        """Return whether all attempts of a task fail in the first run of the round, so that the write fails."""
         return self.kind == "raise" and self.run == 0 and self.rng(number).random() < 0.08
 
     def fault(self, number: int, partition: int, attempt: int) -> Fault | None:
-        """How the attempt of a task ends in this round; None: nothing is in its way."""
+        """Return how the attempt of a task ends in this round, or None if the attempt is not disturbed."""
         if self.kind not in ("raise", "kill"):
             return None
         rng = self.rng(number)
@@ -85,5 +87,5 @@ class Plan:
         return Fault(point, own.randrange(1, BATCHES_MAX), own.choice((0.0, 0.005, 0.02, 0.05)) * own.random())
 
     def late_s(self, number: int) -> float:
-        """How long after the commit the late attempt of a round goes on."""
+        """Return how many seconds after the commit the late attempt of a round goes on."""
         return self.rng(number).choice((0.0, 0.2, 1.0, 3.0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all kinds of rounds work with: a cluster behind proxies, a client of its own, drivers, checks of logs."""
+"""What all kinds of rounds use: a cluster behind proxies, a client, drivers, and checks of logs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.trials.spark.plan import PARTITIONS, Plan
 
 BOOKIES = 5
 SETTINGS = "segment_size_bytes = 33554432\ndisk_usage_threshold = 0.99\ndisk_usage_low_water = 0.98\n"
-"""Rows are few and small: the trial fits on a disk that is nearly full."""
+"""The rows are few and small, so the trial fits on a disk that is nearly full."""
 ROWS = 160
-"""Of a job: ten batches of rows."""
+"""The number of rows of a job, which are ten batches."""
 SHAPE = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
 
 
 class BlockReport(Figures):
-    """What some rounds of one kind did."""
+    """The figures of some rounds of one kind."""
 
     def broken(self, number: int, problems: Sequence[Violation | str]) -> None:
         self.problems += [f"round {number}: {problem}" for problem in problems]
 
 
 class Rig:
-    """A cluster, a client and drivers. Everything that a block of rounds makes, it may delete again at its end."""
+    """A cluster, a client and drivers. A block of rounds deletes at its end everything that it made."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path, self.seed = path, seed
@@ -64,18 +64,19 @@ class Rig:
 
     @property
     def client(self) -> BookKeeper:
-        """Straight to ZooKeeper: no fault of a round is met by what judges it."""
+        """The client of the checks. It is connected to ZooKeeper without a proxy, so faults do not affect the
+        checks."""
         assert self._client is not None
         return self._client
 
     @property
     def uri(self) -> str:
-        """That of the drivers, through the proxies."""
+        """The URI of the drivers, which leads through the proxies."""
         return self.cluster.clients_uri
 
     @contextmanager
     def workspace(self, kind: str) -> Iterator[Space]:
-        """Names and a folder of a block's own."""
+        """Yield names and a folder for one block."""
         space = Space(self, f"{kind}-{next(self._names)}")
         try:
             yield space
@@ -96,7 +97,7 @@ class Space:
         self._logs: set[str] = set()
 
     def log(self, what: str) -> str:
-        """The name of a log of this block."""
+        """Return the name of a log of this block."""
         name = f"{self.name}-{what}"
         self._logs.add(name)
         return name
@@ -144,7 +145,7 @@ class Space:
     # --- without Spark ---
 
     def feed(self, log: str, rows: Sequence[bytes], pieces: int = 1) -> None:
-        """Publish rows in ledgers of their own, by our own client."""
+        """Publish rows with our client, as ``pieces`` ledgers."""
         client = self.rig.client
         handle = client.log(log)
         handle.open_or_create()
@@ -169,7 +170,7 @@ class Space:
         )
 
     def rows(self, log: str) -> list[bytes]:
-        """All that readers of the log see, in order."""
+        """Return all rows that readers of the log see, in order."""
         handle = self.rig.client.log(log)
         head = handle.head().value
         found: list[bytes] = []
@@ -185,7 +186,7 @@ class Space:
     # --- judging ---
 
     def check(self, log: str, writes: Sequence[Write]) -> list[Violation]:
-        """What is wrong with the log's rows, and with the ledgers that it lists."""
+        """Return the problems of the log's rows, and of the ledgers that it lists."""
         return check_rows(writes, self.rows(log)) + self.check_ledgers(log)
 
     def check_ledgers(self, log: str) -> list[Violation]:
@@ -193,7 +194,8 @@ class Space:
         return check_listed(head.uuid, [self._listed(extent) for extent in self.extents(log)])
 
     def check_without_orphans(self, log: str, writes: Sequence[Write]) -> list[Violation]:
-        """The same after a vacuum of all that the log does not list: nothing that is seen may have been an orphan."""
+        """Delete all ledgers that the log does not list, and return what :meth:`check` then finds. No visible row may
+        have been in a deleted ledger."""
         self.rig.client.log(log).vacuum(delete_delay_ms=0, force=True)
         return self.check(log, writes)
 
@@ -216,12 +218,12 @@ class Space:
         )
 
     def ensemble_changes(self, log: str) -> int:
-        """Changes of ensembles in the ledgers that the log lists."""
+        """Return the number of ensemble changes in the ledgers that the log lists."""
         found = (self.rig.client.read_metadata(extent.ledger_id).value for extent in self.extents(log))
         return sum(len(metadata.fragments) - 1 for metadata in found)
 
     def orphans(self, log: str) -> set[int]:
-        """Ledgers that were made for the log and that it does not list."""
+        """Return the ledgers that were made for the log and that it does not list."""
         client = self.rig.client
         head = client.log(log).head().value
         listed = {extent.ledger_id for extent in self.extents(log)}
@@ -236,7 +238,7 @@ class Space:
         return found
 
     def delete(self) -> None:
-        """Leave nothing in the cluster that the next block would have to walk over."""
+        """Delete everything of this block, so that the next block need not walk over it."""
         client = self.rig.client
         for log in self._logs & set(client.store.list_logs()):
             for extent in self.extents(log):
@@ -249,5 +251,5 @@ class Space:
 
 
 def tagged(tag: str, count: int = ROWS) -> list[bytes]:
-    """The rows of a job."""
+    """Return the rows of a job."""
     return [f"{tag}:{number}".encode() for number in range(count)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``format("bookkeeper_trial")``: the product's own data source, whose tasks and commits meet what a plan says.
+"""``format("bookkeeper_trial")``: the product's own data source, with the faults of a plan in its tasks and commits.
 
-Spark's workers import this file. Nothing of the product knows of it: rows are held up, attempts are killed and commits
-stopped around calls of the product, never inside it.
+Spark's workers import this file. The product has no code for it: rows are held up, attempts killed and commits stopped
+around calls of the product, never inside a call.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.trials.spark.plan import Fault, Plan
 FORMAT = "bookkeeper_trial"
 OPTION = "trial"
 HELD_S = 120.0
-"""How long a held commit or task waits to be let go or killed."""
+"""For how many seconds a held commit or task waits until it is released or killed."""
 BATCH_ID = "streaming.sql.batchId"
 
 Messages = Sequence[WriterCommitMessage | None]
 
 
 class TrialFaultError(RuntimeError):
-    """An exception that a task was planned to end with."""
+    """The exception with which a plan ends a task."""
 
 
 class TrialSource(BookKeeperDataSource):
-    """The format with faults."""
+    """The data source with faults."""
 
     def __init__(self, options: Any) -> None:
         without = options.copy()
@@ -96,7 +96,7 @@ class TrialStreamWriter(DataSourceStreamArrowWriter):
 
 
 class HeldCommit:
-    """A commit that stops where the plan says, until it is let go or its process is killed."""
+    """A commit that stops where the plan says, until it is released or its process is killed."""
 
     def __init__(self, plan: Plan, number: int) -> None:
         self._plan, self._number, self._marks = plan, number, Marks(plan.marks)
@@ -118,7 +118,7 @@ class HeldCommit:
 
 
 def write_task(writer: Any, plan: Plan, number: int, iterator: Iterator[Any]) -> WriterCommitMessage:
-    """One attempt of a task in round ``number``, and its end as planned."""
+    """Run one attempt of a task in round ``number``, and end it as planned."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -147,17 +147,17 @@ def _message(message: WriterCommitMessage) -> WriterCommitMessage:
 
 
 class Strike:
-    """The end of one attempt: an exception, or SIGKILL of this worker."""
+    """Ends one attempt, by an exception or by SIGKILL of this worker."""
 
     def __init__(self, plan: Plan, fault: Fault, task: str) -> None:
         self._plan, self._fault, self._task = plan, fault, task
 
     def at(self, point: str) -> None:
-        """End here, if here is where the plan says."""
+        """End the attempt if the plan says so for this point."""
         if self._fault.point != point:
             return
         Marks(self._plan.marks).note(f"{self._plan.kind} {point} {self._task}")
-        if point in ("closing", "sent"):  # what follows goes on meanwhile
+        if point in ("closing", "sent"):  # the attempt goes on until it is killed
             threading.Thread(target=self._kill, daemon=True).start()
             return
         if self._plan.kind == "raise":
@@ -165,12 +165,12 @@ class Strike:
         self._kill()
 
     def rows(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """The rows, until the end."""
+        """Yield the rows until the planned end."""
         for number, batch in enumerate(iterator, 1):
             yield batch
             if self._fault.after == number:
                 self.at("row")
-        self.at("row")  # there were fewer
+        self.at("row")  # there were fewer batches
         self.at("end")
         self.at("closing")
 
@@ -180,7 +180,8 @@ class Strike:
 
 
 def _late(writer: Any, plan: Plan, number: int, task: str, iterator: Iterator[Any]) -> WriterCommitMessage:
-    """Rows come after the first batch only when the job has been committed by another attempt, or even later."""
+    """Run a late attempt. Its rows after the first batch come only when another attempt's job has been committed, or
+    later."""
     marks, batches = Marks(plan.marks), list(iterator)
 
     def rows() -> Iterator[Any]:
@@ -196,7 +197,7 @@ def _late(writer: Any, plan: Plan, number: int, task: str, iterator: Iterator[An
 
 
 def _paused(plan: Plan, number: int, partition: int, iterator: Iterator[Any]) -> Iterator[Any]:
-    """Rows stop after the first batch until the trial has done its harm; then they come, or drip."""
+    """Yield the first batch, wait until the trial has disturbed a bookie, and yield the rest, perhaps slowly."""
     marks = Marks(plan.marks)
     for count, batch in enumerate(iterator):
         yield batch

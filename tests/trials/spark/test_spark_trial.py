@@ -12,7 +12,7 @@ from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS
 
 SEED = 1
-HAPPENED = {  # kind, first round, rounds: what must have come up in them
+HAPPENED = {  # (kind, first round, number of rounds): the counts that must not be zero
     ("exceptions", 0, 1): ("faults", "jobs"),
     ("kills", 10, 2): ("faults", "micro-batches"),
     ("answers", 3, 1): ("head multi answer lost",),
@@ -45,4 +45,6 @@ def test_every_row_arrives_once_whatever_fails_around_it(rig: Rig, rounds: tuple
     report = kind.run(rig, first, count)
     assert report.problems == []
     assert report.rounds == count
-    assert [what for what in HAPPENED[rounds] if not report.counts[what]] == [], "these rounds prove nothing"
+    assert [what for what in HAPPENED[rounds] if not report.counts[what]] == [], (
+        "without these counts the rounds prove nothing"
+    )

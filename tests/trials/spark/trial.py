@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/trial spark``: does the connector lose or double a row when everything around it fails?
 
-Rounds of eleven kinds run one kind after the other. Rounds of a block share logs and are repeated together.
+The rounds are of eleven kinds, and all rounds of a kind run before the next kind. Rounds of a block share logs and are
+repeated together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS, Kind
 
 DONE = "rounds of kind"
-"""Heading of the table of rounds by kind."""
+"""The heading of the table of rounds by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Block:
         return f"{self.kind.name} {self.first} to {self.first + self.count - 1}"
 
     def named(self, figures: Figures) -> Figures:
-        """The figures with the name of the kind before each count."""
+        """Return the figures with the name of the kind before each count."""
         name = self.kind.name
         figures.rounds = self.count
         figures.table(DONE)[name] += self.count
@@ -72,7 +73,7 @@ class SparkTrial(Trial):
 
     @property
     def wanted_rounds(self) -> dict[str, int]:
-        """How many rounds of each kind: those of the long form, or ``--rounds`` in all, at least one each."""
+        """The number of rounds of each kind: those of the long form, or ``--rounds`` in all, at least one each."""
         chosen = [kind for kind in KINDS if kind.name in self.ask.kind]
         total = sum(kind.long for kind in chosen)
         if self.ask.rounds in (None, self.rounds):
@@ -88,7 +89,7 @@ class SparkTrial(Trial):
         return None
 
     def only(self, words: Sequence[str]) -> list[Block]:
-        """The blocks of rounds ``KIND:ROUND``."""
+        """Return the blocks of the rounds ``KIND:ROUND``."""
         return [self._block(*word.split(":")) for word in words]
 
     def _block(self, name: str, number: str) -> Block:
@@ -102,7 +103,7 @@ class SparkTrial(Trial):
         return what.named(Figures())
 
     def missing(self, figures: Figures) -> list[str]:
-        """What a kind in its full number is about and never happened."""
+        """Return the counts that are zero although all rounds of their kind ran."""
         wanted = self.wanted_rounds
         full = [kind for kind in KINDS if wanted.get(kind.name, 0) >= kind.long]
         return [
@@ -114,7 +115,7 @@ class SparkTrial(Trial):
 
     @contextmanager
     def world(self, path: Path, figures: Figures) -> Iterator[SparkWorld]:
-        spark_classes.make()  # a hundred drivers are to start
+        spark_classes.make()  # a hundred drivers will start
         spark_classes.use()
         with Rig(path, self.ask.seed) as rig:
             yield SparkWorld(rig)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie process for the trial of storage: small segments, impatient upkeep, and disks that lose what is not synced.
+"""A bookie process for the trial of storage, with small segments, frequent upkeep, and disks that lose what is not
+synced.
 
-Only for tests: the product has no such switches. It is the production's bookie over another file layer.
+The product has no switches for this. The process runs the product's bookie over another file layer.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ _IMPATIENT: dict[str, Any] = {
     "major_compaction_interval_s": 2.0,
     "segments_kept_free": 2,
     "scrub_bytes_per_s": 2 << 20,
-    "disk_usage_threshold": 1.0,  # what else fills this machine's disk is none of the trial's business
+    "disk_usage_threshold": 1.0,  # other files on this machine's disk do not concern the trial
     "disk_usage_low_water": 0.999,
 }
-"""Settings that make rare things happen often; those that the bookie does not have are left out."""
+"""Settings that make rare events frequent. Settings that the bookie does not have are left out."""
 
 
 def run(data: str, uri: str, counts: str, power_seed: int | None = None) -> int:
-    """Serve until the end; prints ``ready`` as a bookie does. With ``power_seed`` what is not synced is lost. What is
-    done to segments is added to the file ``counts``."""
+    """Serve until the end. Print ``ready`` as a bookie does. With ``power_seed`` a kill loses what is not synced. The
+    file ``counts`` counts what happens to segments."""
     counting = Counts(Path(counts))
     files = CountingFiles(counting) if power_seed is None else CountingPowerLossFiles(counting, data, power_seed)
     main.open_storage = partial(open_storage, files=files, segment_size_bytes=SEGMENT_BYTES)
@@ -59,7 +60,7 @@ def run(data: str, uri: str, counts: str, power_seed: int | None = None) -> int:
 
 
 def _count_copies(counting: Counts) -> None:
-    """Of frames that compaction gives to the commit thread; counted once they are durable."""
+    """Count the frames that compaction gives to the commit thread, once they are durable."""
     copy = Committer.copy
 
     def counted(self: Committer, frames: Sequence[bytes | memoryview]) -> Future[list[Place]]:

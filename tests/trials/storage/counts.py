@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie's process did to its segments, counted below it and kept in a file that outlives ``kill -9``.
+"""Counts what a bookie's process does to its segments, in a file that outlives ``kill -9``.
 
-Counted by the names that files are given, not by what the product says of itself: a trial in which nothing was
-compacted or recycled proves nothing of either.
+The counts come from the names that files get, not from the product's own metrics. A trial in which nothing was
+compacted or recycled proves nothing about either.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RENAMES = {
 
 
 class Counts:
-    """Totals by name in a file that every process of one bookie maps; one process at a time adds to it."""
+    """Totals by name, in a file that every process of one bookie maps. One process at a time adds to it."""
 
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -80,14 +80,14 @@ class _Counting(_Base):
 
 
 class CountingFiles(_Counting, Files):
-    """The real file system."""
+    """The real file system, with counts."""
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
 
 
 class CountingPowerLossFiles(_Counting, PowerLossFiles):
-    """The one that loses what is not synced."""
+    """The file system that loses what is not synced, with counts."""
 
     def __init__(self, counts: Counts, root: str, seed: int) -> None:
         super().__init__(root, seed)

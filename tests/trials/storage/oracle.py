@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bookie was given, what it promised, and whether its answers keep that."""
+"""Records what a bookie received and what it promised, and checks its answers against that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = (40, 60, 60, 90, 400, 1100, 1100, 4000, 200_000)
 
 
 def size_of(ledger_id: int, entry_id: int) -> int:
-    """Payload bytes of an entry; most are small, and one ledger in nine has large ones."""
+    """Return the number of payload bytes of an entry. Most entries are small, and one ledger in nine has large ones."""
     rng = random.Random(ledger_id * 1_000_003 + entry_id)
     return rng.choice(SIZES if ledger_id % 9 == 0 else SIZES[:-1])
 
@@ -24,8 +24,9 @@ def payload_of(ledger_id: int, entry_id: int) -> bytes:
 
 @dataclass(slots=True)
 class Written:
-    """One ledger. ``maybe``: sent, and nothing was heard; ``denied``: called ABSENT to a fencer, or after a restart;
-    ``hinted``: the bookie was told that it is deleted; ``deleted``: it said so itself."""
+    """One ledger. ``maybe`` has the entries that were sent and not answered. ``denied`` has those that were called
+    ABSENT after a fence or a restart. ``hinted`` says that the bookie got a hint of the deletion, and ``deleted`` that
+    it answered so itself."""
 
     acked: set[int] = field(default_factory=set)
     maybe: set[int] = field(default_factory=set)
@@ -39,7 +40,8 @@ class Written:
 
 @dataclass(slots=True)
 class Oracle:
-    """All ledgers of one data directory. ``counts`` of lost, resurrected, changed; ``problems`` says which."""
+    """All ledgers of one data directory. ``counts`` counts what was lost, resurrected or changed; ``problems``
+    describes it."""
 
     ledgers: dict[int, Written] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
@@ -53,7 +55,7 @@ class Oracle:
         self.problems.append(f"{kind.upper()}: {what}")
 
     def refused(self, ledger_id: int, reason: Reason) -> None:
-        """The bookie answers nothing of this ledger."""
+        """Take a refusal to answer about this ledger."""
         one = self.of(ledger_id)
         if reason is not Reason.DELETED:
             self.wrong("unknown", f"ledger {ledger_id} is refused with {reason.name}")
@@ -66,8 +68,8 @@ class Oracle:
     def heard(
         self, ledger_id: int, found: dict[int, bytes], absent: set[int], unknown: set[int], acked: set[int]
     ) -> None:
-        """Compare an answer that was given while the bookie was written to. ``acked``: those of the ids it speaks of
-        that had been acknowledged when it was asked."""
+        """Compare an answer that was given while the bookie was written to. ``acked`` has those of its ids that were
+        acknowledged before the request."""
         one = self.of(ledger_id)
         for entry_id, payload in found.items():
             if payload != payload_of(ledger_id, entry_id):
@@ -88,8 +90,8 @@ class Oracle:
     def answered(
         self, ledger_id: int, found: dict[int, bytes], absent: set[int], unknown: set[int], *, settle: bool
     ) -> None:
-        """Compare an answer for all ids of a ledger. ``settle``: the bookie was started anew and nothing is under way:
-        what is here stays, and what is not here stays away."""
+        """Compare an answer for all ids of a ledger. ``settle`` says that the bookie was restarted and nothing is under
+        way, so that from now on neither presence nor absence may change."""
         one = self.of(ledger_id)
         if one.deleted:
             self.wrong("resurrected", f"ledger {ledger_id} was deleted and is here")

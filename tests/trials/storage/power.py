@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file system that loses what was not synced when its process is killed: power loss without losing power.
+"""A file system that loses what was not synced when its process is killed, like a loss of power.
 
-Bytes that are written stay in this process until the file is synced, names until their directory is; the real files
-hold what would be on the disk. ``kill -9`` is not power loss, because the kernel's page cache survives it; under this
-layer it is. A share of the sectors (by ``seed``) goes to the real file at once, as a kernel may do: so groups are torn.
+Written bytes stay in this process until the file is synced, and names until their directory is. The real files have
+what would be on the disk. ``kill -9`` alone is no loss of power, because the kernel's page cache survives it. A share
+of the sectors (by ``seed``) goes to the real file at once, as a kernel may do, so that groups are torn.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _locked(call: _C) -> _C:
 
 
 class _File:
-    """A file: where it really is now, and the writes that no sync has covered."""
+    """A file: its real path now, and the writes that no sync has covered."""
 
     __slots__ = ("path", "size", "writes")
 
@@ -44,14 +44,15 @@ class _File:
 
 
 class PowerLossFiles(Files):
-    """For one process and one data directory; several threads. What an earlier process left of unsynced names goes
-    away when it is made. ``leak`` is the share of unsynced sectors that reach the disk all the same."""
+    """The file system of one process with several threads and one data directory. When it is made, it deletes what an
+    earlier process left of unsynced names. ``leak`` is the share of unsynced sectors that reach the disk all the
+    same."""
 
     def __init__(self, root: str, seed: int, *, leak: float = 0.3) -> None:
         self._lock = threading.RLock()
         self._rng, self._leak = random.Random(seed), leak
         self._open: dict[Handle, _File] = {}
-        self._seen: dict[str, _File] = {}  # by the name that this process sees
+        self._seen: dict[str, _File] = {}  # by the path that this process sees
         self._gone: set[str] = set()
         self._changes: dict[str, list[Callable[[], None]]] = {}  # by directory, in order
         self._shadows = 0
@@ -179,7 +180,7 @@ class PowerLossFiles(Files):
             self.close(handle)
 
     def drop_cache(self, handle: Handle) -> None:
-        """Unsynced bytes stay readable."""
+        """Do nothing: unsynced bytes must stay readable."""
 
     @_locked
     def size(self, handle: Handle) -> int:
@@ -233,7 +234,7 @@ class PowerLossFiles(Files):
 
     @property
     def unsynced_bytes(self) -> int:
-        """What a power loss would take now."""
+        """The number of bytes that a loss of power would take now."""
         with self._lock:
             files = {id(file): file for file in (*self._seen.values(), *self._open.values())}
             return sum(len(data) for file in files.values() for _, data in file.writes)

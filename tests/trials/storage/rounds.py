@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of a bookie's life under mixed load: many ledgers, small and large frames, fences, deletions; then the end.
+"""Rounds of a bookie's life under mixed load: many ledgers, small and large frames, fences, deletions, and then the
+end.
 
-The end is ``kill -9`` or, over :mod:`tests.trials.storage.power`, a loss of power. After it the bookie starts, perhaps
-dies in its start and starts again, and every ledger is read in full and compared with the oracle.
+The end is ``kill -9`` or, over :mod:`tests.trials.storage.power`, a loss of power. Then the bookie starts; sometimes it
+dies in its start and starts again. Every ledger is read in full and compared with the oracle.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tests.trials.storage.oracle import Oracle, payload_of, size_of
 WRITERS = 5
 GROUP_BYTES = 300_000
 LIFE_S = 1.5
-"""A life ends at any moment of so many seconds."""
+"""The maximum length of a life in seconds. A life ends at a random moment before."""
 
 
 class Process(ServerProcess):
@@ -60,14 +61,14 @@ class Process(ServerProcess):
         super().kill()
 
     def take_counts(self) -> Counter[str]:
-        """Starts, kills and what became of segments since the last call."""
+        """Return the starts, kills and counts of segments since the last call."""
         totals = self._counts.totals() + Counter({"starts": self._starts, "kills": self._kills})
         new, self._taken = totals - self._taken, totals
         return new
 
 
 class StorageRound:
-    """One life of the bookie, its end, and what the next life says of it."""
+    """One life of the bookie, its end, and the check of what the next life answers."""
 
     def __init__(self, process: Process, store: MetadataStore, oracle: Oracle, rng: random.Random) -> None:
         self._process, self._store, self._oracle, self._rng = process, store, oracle, rng
@@ -75,7 +76,8 @@ class StorageRound:
         self._ending = False
 
     def run(self, runner: asyncio.Runner) -> float:
-        """The bookie runs before and after. Returns how long it took to start again; RuntimeError if it does not."""
+        """Run one round. The bookie runs before and after it. Return how long the bookie took to start again. Raises
+        RuntimeError if it does not start."""
         runner.run(self._life())
         self._process.kill()
         if self._rng.random() < 0.25:
@@ -97,7 +99,7 @@ class StorageRound:
         tasks = [asyncio.create_task(self._write(lane)) for _ in range(WRITERS)]
         tasks += [asyncio.create_task(act(lane)) for act in (self._fence, self._delete, self._read)]
         await asyncio.sleep(self._rng.uniform(0.05, LIFE_S))
-        self._ending = self._rng.random() < 0.2  # now and then nothing is under way at the end
+        self._ending = self._rng.random() < 0.2  # sometimes nothing is under way at the end
         if self._ending:
             await asyncio.sleep(self._rng.uniform(0.1, 0.4))
         await asyncio.to_thread(self._process.kill)
@@ -129,7 +131,7 @@ class StorageRound:
         return max(ledgers, default=0) + 1
 
     async def _session(self, lane: Lane, ledger_id: int) -> bool:
-        """Some frames of one ledger; False when the bookie is gone."""
+        """Write some frames of one ledger. Return False if the bookie has ended."""
         one, listener = self._oracle.of(ledger_id), Listener()
         session = lane.attach(ledger_id, listener, mode=AttachMode.WRITE)
         sent: list[Sequence[int]] = []
@@ -173,7 +175,8 @@ class StorageRound:
             self._oracle.counts.update(("fenced", "operations"))
 
     async def _delete(self, lane: Lane) -> None:
-        """Hints, those that an earlier life heard and did not get to as well: a bookie does not remember them."""
+        """Send hints of deletions. Repeat those that an earlier life got and did not carry out, because a bookie does
+        not remember them."""
         again = [k for k, one in self._oracle.ledgers.items() if one.hinted and not one.deleted]
         if again:
             await lane.link.delete_hint(again, deadline_s=5)
@@ -190,7 +193,7 @@ class StorageRound:
             self._oracle.counts["operations"] += 1
 
     async def _read(self, lane: Lane) -> None:
-        """Read what was acked while everything else goes on, compaction of it as well."""
+        """Read acked entries while everything else goes on, compaction of them too."""
         while not self._ending:
             await asyncio.sleep(self._rng.uniform(0, 0.04))
             ledgers = [k for k, one in self._oracle.ledgers.items() if one.acked and not one.hinted]
@@ -207,7 +210,7 @@ class StorageRound:
                 if not one.hinted:
                     self._oracle.refused(ledger_id, error.reason)
                 continue
-            if not one.hinted:  # else it may be gone by now
+            if not one.hinted:  # a hinted ledger may be deleted by now
                 absent, unknown = _ids(trailer.absent), _ids(trailer.unknown)
                 acked = {k for k in acked if k <= trailer.answered_through}
                 self._oracle.heard(ledger_id, found, absent - set(found), unknown, acked)
@@ -237,7 +240,7 @@ class StorageRound:
                     raise RefusedError(Reason.DELETED, "deleted")
                 absent |= _ids(trailer.absent)
                 unknown |= _ids(trailer.unknown)
-                assert trailer.answered_through >= first, "a read that answers nothing"
+                assert trailer.answered_through >= first, "a read answers nothing"
                 first = trailer.answered_through + 1
         except RefusedError as error:
             self._oracle.refused(ledger_id, error.reason)
@@ -273,8 +276,8 @@ def _registered(store: MetadataStore) -> dict[str, BookieServiceInfo]:
 
 
 async def _connected(store: MetadataStore) -> Lane:
-    """RuntimeError if the bookie, which says that it is ready, is not registered for long; a disk without room for the
-    trial's own load (read-only) is told apart by its log."""
+    """Return a lane to the bookie. Raises RuntimeError if a bookie that says it is ready stays unregistered; its log
+    tells whether the disk has no room for the trial's own load (read-only)."""
     deadline = time.monotonic() + READY_S
     while BOOKIE_ID not in (bookies := await asyncio.to_thread(_registered, store)):
         if time.monotonic() > deadline:

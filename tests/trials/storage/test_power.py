@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file layer of the power-loss trial loses what was not synced and keeps what was."""
+"""The file layer of the power-loss trial loses what was not synced and keeps what was synced."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_unsynced_bytes_and_names_are_seen_by_the_process_and_lost_with_it(tmp_p
     assert files.read(handle, 5, BLOCK) == b"first"
     assert files.exists(path)
     assert files.names(str(tmp_path)) == ["a.segment"]
-    assert not (tmp_path / "a.segment").exists(), "the name is not synced"
+    assert not (tmp_path / "a.segment").exists(), "the name was not synced"
     files.sync_directory(str(tmp_path))
-    assert (tmp_path / "a.segment").read_bytes() == bytes(3 * BLOCK), "the bytes are not"
+    assert (tmp_path / "a.segment").read_bytes() == bytes(3 * BLOCK), "the bytes were not synced"
     files.sync_data(handle)
     buffer[:5] = b"other"
     files.write(handle, [buffer], 2 * BLOCK)
@@ -86,11 +86,11 @@ def test_a_storage_that_loses_power_keeps_what_it_acked(tmp_path: Path) -> None:
             storage.append(*frames)
             acked += frames
         storage.reader.close()
-        storage.directory.close()  # and the rest of it is dropped
+        storage.directory.close()  # the rest of the storage is dropped
 
 
 def test_the_layer_finds_a_log_that_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kill the test before: without syncs acked entries are gone."""
+    """Without syncs acked entries are lost, and the check finds that."""
     files = PowerLossFiles(str(tmp_path), 1, leak=0)
     storage = Storage(tmp_path / "data", files=files)
     frames = [key_record(1), entries(1, range(5))]

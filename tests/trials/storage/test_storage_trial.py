@@ -28,9 +28,9 @@ def test_a_bookie_that_is_killed_or_loses_power_keeps_its_promises(tmp_path: Pat
             figures.add(world.round(number))
     assert figures.problems == []
     assert {name: figures.counts[name] for name in BROKEN} == dict.fromkeys(BROKEN, 0)
-    assert figures.counts["acked"] > 200 * ROUNDS, "the rounds hardly wrote anything: they prove nothing"
+    assert figures.counts["acked"] > 200 * ROUNDS, "the rounds hardly wrote anything, so they prove nothing"
     assert figures.counts["read"] >= figures.counts["acked"]
-    # So few rounds may not come to these two.
+    # Few rounds may not reach these two.
     never = set(trial.missing(figures)) - {
         "found deleted",
         "read beside writers",

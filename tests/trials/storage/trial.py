@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/trial storage``: a bookie process is killed, or loses power, again and again, and is read back in full."""
+"""``scripts/trial storage``: a bookie process is killed, or loses power, again and again. After each time all its
+entries are read."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class StorageTrial(Trial):
         "A bookie process under mixed load is killed, or with --power loses what was not synced, and starts again; "
         "after each start every ledger is read in full."
     )
-    world_rounds = 8  # reading everything back takes longer each time
+    world_rounds = 8  # reading everything takes longer each time
     wanted = (
         "acked",
         "read beside writers",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges what a reader of a topic saw: every acknowledged message once, in order per partition and key, none missing.
 
-It is pure. A message is known by its id in the topic and by its content: the session that produced it and its number
-in that session. The broker drops doubles, so a content occurs once in the topic.
+Pure. A message is identified by its id in the topic and by its content: the session that produced it and its number in
+that session. The broker drops doubles, so a content occurs once in the topic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PROBLEMS_MAX = 10
 
 
 class Id(NamedTuple):
-    """Where a message is in its partition."""
+    """The place of a message in its partition."""
 
     ledger_id: int
     entry_id: int
@@ -22,7 +22,7 @@ class Id(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What a message says of itself."""
+    """The content of a message."""
 
     session: int
     number: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 
 
 class Seen:
-    """All that one reader saw, in order. Problems are found as rows come."""
+    """All messages that one reader saw, in order. Problems are found as rows come."""
 
     def __init__(self, reader: str) -> None:
         self.reader = reader
@@ -53,7 +53,7 @@ class Seen:
         return len(self._places)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take the rows that came next."""
+        """Take the next rows."""
         for row in rows:
             self._in_order(row)
             first = self._places.setdefault(row.content, (row.partition, row.id))
@@ -73,8 +73,8 @@ class Seen:
         self._numbers[key] = row.content.number
 
     def missing(self, acked: Mapping[Content, tuple[int, Id] | None]) -> list[Content]:
-        """Return the acknowledged messages that did not come yet. ``acked`` has their partition and id, where the
-        broker said it."""
+        """Return the acknowledged messages that did not come yet. ``acked`` has their partition and id, if the broker
+        returned these."""
         return [content for content in acked if content not in self._places]
 
     def check(self, acked: Mapping[Content, tuple[int, Id] | None]) -> None:
@@ -87,7 +87,7 @@ class Seen:
                 self._complain(f"{content} was acknowledged as {place} and came as {seen}")
 
     def take_problems(self) -> list[str]:
-        """Return what is wrong with what came since the last call."""
+        """Return the problems found since the last call."""
         found, self._problems = self._problems, []
         return [f"{self.reader}: {problem}" for problem in found]
 
@@ -101,7 +101,7 @@ class Seen:
 
 
 def differing(one: Seen, other: Seen) -> list[str]:
-    """Return the partitions of which the readers saw different messages, or in another order."""
+    """Return the partitions of which the readers saw different messages, or saw them in another order."""
     return [
         f"{one.reader} and {other.reader} saw partition {partition} differently"
         for partition in sorted({*one.ids, *other.ids})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the trial takes place: our bookies, a Pulsar broker, its client, one topic, and its two readers."""
+"""The place of the trial: our bookies, a Pulsar broker, its client, one topic, and two readers."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from tests.trials.topics.readers import Stream, Tail
 
 TOPIC = "persistent://public/default/followed"
 SUBSCRIPTION = "keeper"
-"""A subscription that keeps what the readers have not read: a trim deletes only what is before it."""
+"""A subscription that keeps what the readers have not read. A trim deletes only what lies before it."""
 BOOKIES = 4
 PARTITIONS, PARTITIONS_MAX = 2, 6
 KEYS = 20
 RETENTION = '{{"retentionTimeInMinutes":{0},"retentionSizeInMB":{0}}}'
 SETTINGS = {
     "managedLedgerMaxEntriesPerLedger": "200",
-    "brokerDeduplicationEntriesInterval": "50",  # a cursor of the broker's own must not keep ledgers from being trimmed
+    # lets the broker's own cursor move on, because it keeps ledgers from being trimmed
+    "brokerDeduplicationEntriesInterval": "50",
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
 ASK_S = 0.1
-"""The time between two looks at what readers or the broker have done."""
+"""The seconds between two looks at what readers or the broker have done."""
 CATCH_UP_S = 90.0
-"""How long after the last acknowledgement a reader may take. Half of it is for Spark to start again."""
+"""How many seconds after the last acknowledgement a reader may take. Half of it is for a restart of Spark."""
 
 
 @dataclass(slots=True)
 class Session:
-    """A session of a producer that was begun, and the file of its acknowledged messages."""
+    """A session of a producer, and the file of its acknowledged messages."""
 
     number: int
     acks: Path
 
     def acked(self) -> dict[Content, tuple[int, Id] | None]:
-        """The acknowledged messages; their partition and id, where the broker said it."""
+        """Return the acknowledged messages, with partition and id if the broker returned these."""
         found = dict[Content, tuple[int, Id] | None]()
         for line in self.acks.read_text(encoding="utf-8").splitlines():
             number, partition, ledger, entry, index = map(int, line.split())
@@ -54,7 +55,7 @@ class Session:
 
 
 class Place:
-    """A context manager. Both readers follow the topic from its first message on."""
+    """The place, as a context manager. Both readers follow the topic from its first message on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +104,7 @@ class Place:
         return self.broker.admin(method, path, None if body is None else body.encode())
 
     def ledgers(self, partition: int) -> list[int]:
-        """The ledgers that the broker names."""
+        """Return the ledgers that the broker names."""
         said = json.loads(self.admin("GET", f"{self._topic(partition)}/internalStats"))
         return [int(each["ledgerId"]) for each in said["ledgers"]]
 
@@ -112,7 +113,7 @@ class Place:
         self.admin("POST", f"{self._topic()}/partitions", str(self.partitions))
 
     def trim(self) -> int:
-        """Trim what both readers have read, as far as ledgers end. Return how many ledgers are gone."""
+        """Trim the ledgers that both readers have read to their ends. Return how many ledgers are gone."""
         before = {partition: self.ledgers(partition) for partition in range(self.partitions)}
         for partition in before:
             read = [each.get(partition) for each in (self.stream.safe, self.tail.seen.last)]
@@ -123,7 +124,8 @@ class Place:
         self.admin("POST", "namespaces/public/default/retention", RETENTION.format(0))
 
         def trimmed() -> int:
-            """Ask again: the broker hears of the retention a moment later."""
+            """Ask for a trim again, because the broker takes over the retention a moment later. Return how many ledgers
+            are gone."""
             for partition in before:
                 self.admin("POST", f"{self._topic(partition)}/trim")
             return sum(len(set(ledgers) - set(self.ledgers(partition))) for partition, ledgers in before.items())
@@ -135,7 +137,7 @@ class Place:
     # --- producing ---
 
     def begin(self, kind: str, per_second: float, size: int) -> Session:
-        """Begin to produce."""
+        """Begin a session of a producer."""
         self._sessions += 1
         session = Session(self._sessions, self.path / f"acks-{self._sessions}")
         self._call(
@@ -145,7 +147,7 @@ class Place:
         return session
 
     def end(self, session: Session) -> list[str]:
-        """End a session. Return the messages that were not acknowledged."""
+        """End a session. Return a problem if some messages were not acknowledged."""
         said = self._call("end", session=session.number)
         left = said["sent"] - said["acked"]
         return [f"session {session.number}: {left} messages were not acknowledged: {said['failures']}"] if left else []
@@ -164,7 +166,7 @@ class Place:
         return self.stream.seen, self.tail.seen
 
     def judge(self, session: Session) -> list[str]:
-        """Wait until both readers have all acknowledged messages of an ended session. Return what is wrong."""
+        """Wait until both readers have all acknowledged messages of an ended session. Return the problems."""
         acked = session.acked()
 
         def is_there() -> bool:
@@ -177,8 +179,8 @@ class Place:
         return [problem for each in self.readers for problem in each.take_problems()]
 
     def finish(self) -> list[str]:
-        """Return what is wrong with all that came. Nothing is produced any more."""
-        time.sleep(2)  # what nobody asked for may still come
+        """Return the problems with all messages, after the last session has ended."""
+        time.sleep(2)  # doubles may still come
         self.take()
         found = [problem for each in self.readers for problem in each.take_problems()]
         return found + differing(*self.readers)

@@ -2,8 +2,8 @@
 """Pulsar's own Python client as a process that produces at a steady rate, session after session.
 
 The Python of a venv that has ``pulsar-client`` runs it (tests/interop/pulsar.py). For each acknowledged message it
-writes a line to a file: its number, and its partition, ledger, entry and batch index, or −1 for all if the broker had
-the message already.
+writes a line to a file: the message's number, and its partition, ledger, entry and batch index, or −1 for all of these
+if the broker had the message already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TICK_S = 0.02
 
 
 class Session:
-    """One producer with a name of its own. Message N has the sequence id N, so the broker drops what comes again."""
+    """A producer with a name of its own. Message N has the sequence id N, so the broker drops a message that comes
+    again."""
 
     def __init__(self, producer: Any, session: int, keys: int, size: int, acks: Path) -> None:
         self._producer, self._session, self._keys, self._size = producer, session, keys, size
@@ -36,7 +37,7 @@ class Session:
         self._thread.start()
 
     def end(self) -> None:
-        """Send no more, and wait until all that was sent is answered."""
+        """Send no more, and wait until all sent messages are answered."""
         self._ends.set()
         assert self._thread is not None
         self._thread.join()
@@ -76,7 +77,7 @@ class Session:
 
 
 class ProducerCalls:
-    """Commands; each has a thread of its own."""
+    """The commands of this process. Each runs on a thread of its own."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -107,7 +108,7 @@ class ProducerCalls:
         return {}
 
     def end(self, session: int) -> dict[str, Any]:
-        """End a session. All its messages are acknowledged, or have failed."""
+        """End a session. All its messages are then acknowledged, or have failed."""
         ended = self._sessions.pop(session)
         ended.end()
         return {"sent": ended.sent, "acked": ended.acked, "failures": ended.failures[:5]}

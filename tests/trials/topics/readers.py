@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two readers of the trial: a Spark query in a process of its own, and a tail in Python. The trial
-tells neither of them which faults it makes."""
+"""The two readers of the trial: a Spark query in a process of its own, and a tail in Python. Neither learns which
+faults the trial causes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STOP_S = 60.0
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """The rows of a reader, from its columns ``__partition``, ``__messageId``, ``__key`` and ``value``."""
+    """Return the rows of a reader, from its columns ``__partition``, ``__messageId``, ``__key`` and ``value``."""
     found = list[Row]()
     for row in table.to_pylist():
         at = MessageId.deserialize(row["__messageId"])
@@ -37,7 +37,7 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
 
 
 class Stream:
-    """The query's process, and the files that it writes. :meth:`start` goes on from the checkpoint."""
+    """The query's process, and the files that it writes. :meth:`start` continues from the checkpoint."""
 
     def __init__(self, where: Path, options: dict[str, str]) -> None:
         where.mkdir()
@@ -48,7 +48,7 @@ class Stream:
         self._process: subprocess.Popen[bytes] | None = None
         self._taken = set[str]()
         self._batches = dict[int, list[Row]]()
-        """The rows of the micro-batches that may be tried again."""
+        """The rows of those micro-batches that may be tried again."""
         self._safe = dict[int, Id]()
 
     def start(self) -> None:
@@ -60,8 +60,8 @@ class Stream:
             )
 
     def wait_for_batch(self, within_s: float) -> bool:
-        """Wait until a micro-batch has written its rows; Spark notes a moment later that it is done. Return whether
-        there was one in time."""
+        """Wait until a micro-batch has written its rows. A moment later Spark notes that the batch is done. Return
+        whether this happened in time."""
         before = len(self._files())
         return comes_true(lambda: len(self._files()) > before, within_s, 0.005)
 
@@ -69,7 +69,7 @@ class Stream:
         return list((self._where / "rows").glob("*.arrow"))
 
     def stop(self) -> None:
-        """Stop the query as its user does, in the middle of whatever it does."""
+        """Stop the query at a random moment, as its user does."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -80,7 +80,7 @@ class Stream:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL of the driver, its JVM and the Python workers."""
+        """Kill the driver, its JVM and the Python workers with SIGKILL."""
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -91,7 +91,7 @@ class Stream:
         self._process = None
 
     def take(self) -> None:
-        """Judge what came since the last call."""
+        """Judge the rows that came since the last call."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self.seen.complain(f"the query ended with {code}: {last_lines(self.log_path)}")
             self.kill()
@@ -106,7 +106,8 @@ class Stream:
             if before != rows:
                 self.seen.complain(f"micro-batch {number} had {len(before)} rows, and {len(rows)} others again")
             return
-        for done in [each for each in self._batches if each < number]:  # Spark begins a batch when all before are done
+        # Spark begins a batch once all earlier ones are done
+        for done in [each for each in self._batches if each < number]:
             for row in self._batches.pop(done):
                 self._safe[row.partition] = row.id
         self._batches[number] = rows
@@ -140,7 +141,7 @@ class Tail:
                 self.seen.complain(f"the tail failed: {error}")
 
     def take(self) -> None:
-        """Judge what came since the last call."""
+        """Judge the rows that came since the last call."""
         with self._lock:
             arrived, self._arrived = self._arrived, []
         for batch in arrived:

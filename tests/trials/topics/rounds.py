@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of the trial: a producer writes, and meanwhile one thing happens to the topic or to what it runs on."""
+"""The rounds of the trial. In each a producer writes, and meanwhile one thing happens to the topic or its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTED_S = 120.0
 
 
 class Round:
-    """A round of at least ``round_s`` seconds. ``seed`` and ``number`` decide all that is random."""
+    """A round of at least ``round_s`` seconds. All random choices follow from ``seed`` and ``number``."""
 
     def __init__(self, place: Place, seed: int, number: int, round_s: float) -> None:
         self._place, self._dice, self._round_s = place, random.Random(f"{seed}/{number}"), round_s
@@ -43,17 +43,17 @@ class Round:
         return figures
 
     def _wait(self, seconds: float) -> None:
-        """Let time pass, and judge what comes meanwhile."""
+        """Let time pass, and judge the rows that come meanwhile."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._place.take()
             time.sleep(0.1)
 
     def nothing(self) -> None:
-        """Only ledgers roll."""
+        """Do nothing. Only ledgers roll."""
 
     def bookie(self) -> None:
-        """A bookie is killed, and starts again."""
+        """Kill a bookie, and start it again."""
         victim = self._dice.choice(self._place.cluster.bookies)
         victim.kill()
         self._wait(self._dice.uniform(0, 4))
@@ -62,21 +62,21 @@ class Round:
         self._figures.counts["bookies killed"] = 1
 
     def broker(self) -> None:
-        """The broker is killed, and starts again."""
+        """Kill the broker, and start it again."""
         self._place.broker.kill()
         self._wait(self._dice.uniform(0, 3))
         self._place.broker.start()
         self._figures.counts["brokers killed"] = 1
 
     def stop(self) -> None:
-        """The query is stopped, and goes on from its checkpoint."""
+        """Stop the query, and let it continue from its checkpoint."""
         self._has_begun()
         self._place.stream.stop()
         self._again()
         self._figures.counts["queries stopped"] = 1
 
     def kill(self) -> None:
-        """The query's driver is killed, and another one goes on from the checkpoint."""
+        """Kill the query's driver, and let another one continue from the checkpoint."""
         self._has_begun()
         if self._dice.random() < 0.7:
             self._place.stream.wait_for_batch(self._round_s)
@@ -85,7 +85,7 @@ class Round:
         self._figures.counts["queries killed"] = 1
 
     def _has_begun(self) -> None:
-        """The query has begun to read since its last start: else its checkpoint would be old."""
+        """Wait until the query has read something since its last start, so that its checkpoint is not old."""
         rows = len(self._place.stream.seen)
 
         def has_more() -> bool:
@@ -103,13 +103,13 @@ class Round:
         self._figures.counts["micro-batches replayed"] = self._place.stream.replayed - before
 
     def partitions(self) -> None:
-        """The topic gains a partition. The next session's producer knows it."""
+        """Add a partition to the topic. The producer of the next session uses it."""
         if self._place.partitions < PARTITIONS_MAX:
             self._place.add_partition()
             self._figures.counts["partitions added"] = 1
 
     def trim(self) -> None:
-        """Ledgers that both readers have read are trimmed."""
+        """Trim ledgers that both readers have read."""
         self._figures.counts["ledgers trimmed"] = self._place.trim()
 
 

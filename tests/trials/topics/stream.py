@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Spark query that tails a topic, as a process of its own: ``python -m tests.trials.topics.stream WHERE OPTIONS``.
 
-It goes on from the checkpoint in WHERE. Each try of a micro-batch becomes a file ``rows/BATCH-TRY.arrow`` there, which
-appears whole. The query ends when the standard input does. OPTIONS are those of the source, as JSON.
+It continues from the checkpoint in WHERE. Each try of a micro-batch becomes a file ``rows/BATCH-TRY.arrow`` there,
+which appears whole. The query ends when the standard input does. OPTIONS are those of the source, as JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def session(where: Path) -> Any:
 
 
 def write(rows: Path, batch: Any, number: int) -> None:
-    """Write what a micro-batch has, in its order."""
+    """Write the rows of a micro-batch in their order."""
     table: pa.Table = batch.selectExpr(*COLUMNS).toArrow()
     name = f"{number:08}-{time.time_ns()}"
     with pa.OSFile(str(rows / f".{name}"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

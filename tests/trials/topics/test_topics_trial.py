@@ -12,7 +12,7 @@ from tests.trials.topics.rounds import Round
 
 ROUND_S = 5.0
 ROUNDS = {"partition added": "partitions added", "broker killed": "brokers killed", "query killed": "queries killed"}
-"""What happens in each round, and what is counted of it."""
+"""Maps what happens in each round to the count that it increases."""
 
 
 @pytest.mark.interop
@@ -24,6 +24,6 @@ def test_every_message_is_seen_once_whatever_happens_to_its_topic(tmp_path: Path
         for number, (what, counted) in enumerate(ROUNDS.items()):
             figures = Round(place, 1, number, ROUND_S).run(what)
             assert figures.problems == []
-            assert figures.counts[counted] == 1, "this round proves nothing"
+            assert figures.counts[counted] == 1, "without this count the round proves nothing"
             assert figures.counts["messages"] > 0
         assert place.finish() == []

@@ -36,7 +36,7 @@ class TopicsTrial(Trial):
     )
     unit = "round"
     rounds = 32
-    """Ten minutes and more."""
+    """The rounds take ten minutes and more."""
     world_rounds = 64
     wanted = (
         "bookies killed", "brokers killed", "queries stopped", "queries killed", "partitions added", "ledgers trimmed",
@@ -48,5 +48,5 @@ class TopicsTrial(Trial):
             yield TopicsWorld(place, self.ask.seed)
 
     def missing(self, figures: Figures) -> list[str]:
-        """What did not happen, although there were rounds enough for it."""
+        """Return what did not happen, although there were rounds enough for it."""
         return super().missing(figures) if figures.rounds >= len(HAPPENINGS) else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One restart of ZooKeeper after another, the calls that go on meanwhile, and those that are made when it is back."""
+"""Restarts of ZooKeeper, the calls that run during them, and those that follow when it is back."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MUTE_MAX = 1_000_000
 
 
 class Place:
-    """ZooKeeper behind a proxy that can be mute, three bookies as processes, a client; a context manager."""
+    """ZooKeeper behind a proxy that can be mute, three bookies as processes, and a client; a context manager."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._zookeeper = ZooKeeperServer(durable=False)  # killed it is, but the machine stays up
+        self._zookeeper = ZooKeeperServer(durable=False)  # it is killed, but the machine stays up, so it needs no syncs
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> Place:
@@ -60,7 +60,7 @@ class Place:
         return self.client.config.metadata_timeout_s
 
     def kill_zookeeper(self) -> None:
-        """SIGKILL of the server itself: the child of the wrapper that ends it with us."""
+        """Kill the server itself with SIGKILL. It is a child of the wrapper that ends it together with this process."""
         wrapper = self._zookeeper._process
         assert wrapper is not None
         for pid in Path(f"/proc/{wrapper.pid}/task/{wrapper.pid}/children").read_text().split():
@@ -71,14 +71,14 @@ class Place:
         self._zookeeper.stop()
 
     def be_mute(self, is_mute: bool) -> None:
-        """Whether who connects from now on is accepted and never answered, as by a server that is starting."""
+        """Set whether new connections are accepted and never answered, as by a server that is starting."""
         self._proxy.mute_next(MUTE_MAX if is_mute else 0)
 
     def start_zookeeper(self) -> None:
         self._zookeeper.start(self._path / "zookeeper", self._zookeeper.port)
 
     def sessions(self) -> dict[str, int]:
-        """The session of each bookie's registration; a bookie that is not registered is not in it."""
+        """Return the session of each registered bookie."""
         tree, found = tree_of(self.client.store), {}
         for bookie in self.bookies:
             stat = tree.exists(f"{LEDGERS_ROOT}/available/{bookie.bookie_id}")
@@ -96,14 +96,15 @@ class Call:
 
 
 class Calls:
-    """What a client does all the time, ZooKeeper away or not; a context manager that ends it."""
+    """The calls that a client makes all the time, whether ZooKeeper is there or not; a context manager that ends
+    them."""
 
     def __init__(self, world: Place) -> None:
         self._world, self._client = world, world.client
         self._stop = threading.Event()
         self._change = threading.Condition()
         self._done: list[Call] = []
-        self._begun: dict[str, float] = {}  # the last call of each kind
+        self._begun: dict[str, float] = {}  # the time of the last call of each kind
         self._threads = [
             threading.Thread(target=self._go_on, args=arguments, daemon=True)
             for arguments in (
@@ -128,20 +129,20 @@ class Calls:
             thread.join(FINISH_S)
 
     def wait_begun(self, after: float) -> bool:
-        """Wait until every kind of call was made once that began after that moment: those from before have ended."""
+        """Wait until a call of each kind has begun after this moment. All earlier calls have ended then."""
         with self._change:
             return self._change.wait_for(
                 lambda: len(self._begun) == len(self._threads) and min(self._begun.values()) >= after, FINISH_S
             )
 
     def take(self) -> list[Call]:
-        """The calls that have ended since the last time."""
+        """Return the calls that have ended since the last time."""
         with self._change:
             done, self._done = self._done, []
         return done
 
     def finish(self) -> list[str]:
-        """End what goes on and read the long ledger back; what is wrong with it."""
+        """End the calls, and read the long ledger. Return its problems."""
         self.__exit__()
         if any(thread.is_alive() for thread in self._threads):
             return [f"a call did not end within {FINISH_S:.0f} s"]
@@ -151,7 +152,7 @@ class Calls:
         return [] if found[: len(wanted)] == wanted else [f"{len(found)} entries of {len(wanted)} acknowledged ones"]
 
     def write(self) -> int:
-        """A ledger of some entries, closed."""
+        """Write a ledger of some entries, and close it. Return its id."""
         with self._client.create_ledger(ensemble_size=BOOKIES) as ledger:
             for number in range(ENTRIES):
                 ledger.append_nowait(b"%d" % number)
@@ -192,7 +193,8 @@ def timed(kind: str, work: Callable[[], Any]) -> Call:
 
 
 class Round:
-    """One restart: away, back (mute for a while in some), then calls of every kind, at once."""
+    """One restart: ZooKeeper goes away and comes back, in some rounds mute for a while. Then calls of every kind are
+    made at once."""
 
     def __init__(self, world: Place, calls: Calls, rng: random.Random, number: int) -> None:
         self._world, self._calls, self._rng = world, calls, rng
@@ -210,7 +212,7 @@ class Round:
         return self._report
 
     def _restart(self) -> tuple[float, float]:
-        """When it went and when it was back."""
+        """Restart ZooKeeper. Return when it went away and when it was back."""
         number, rng, world = self._number, self._rng, self._world
         kills = number % 2 == 0
         away_s = rng.uniform(8, 12) if number % 20 == 19 else rng.choice((0.0, rng.uniform(0, 0.5), rng.uniform(1, 4)))
@@ -229,7 +231,8 @@ class Round:
         return down, back
 
     def _ask_everything(self, back: float) -> None:
-        """A ledger written and read, metadata read and listed: none may fail, whatever else goes on."""
+        """Write and read a ledger, read metadata and list them. None of these calls may fail, although other calls go
+        on."""
         calls, client, made = self._calls, self._world.client, list[int]()
         for kind, work in (
             ("metadata read", lambda: client.read_metadata(calls._known)),
@@ -252,8 +255,8 @@ class Round:
         )
 
     def _judge(self, call: Call, down: float, back: float) -> None:
-        """A call has failed for good reason only if it ended before half of its deadline had passed with the server
-        back. Its time counts from when the server was back."""
+        """Judge a call. A failure is allowed only if ZooKeeper was back for less than half of the call's deadline when
+        the call ended. The deadline counts from when ZooKeeper was back."""
         if call.error and (call.began >= back or call.ended > back + self._world.deadline_s / 2 or call.ended < down):
             when = f"begun {call.began - back:.2f} s after the server was back, ended {call.ended - back:.2f} s after"
             self._report.problems.append(f"{call.kind}, {when}: {call.error}")
@@ -266,7 +269,7 @@ class Round:
 
 
 def _equal(found: list[bytes]) -> None:
-    assert found == [b"%d" % number for number in range(ENTRIES)], f"other entries were read: {found[:5]} …"
+    assert found == [b"%d" % number for number in range(ENTRIES)], f"the ledger has other entries: {found[:5]} …"
 
 
 def _all_there(bookies: int) -> None:

@@ -16,7 +16,7 @@ from tests.trials.zookeeper.rounds import Call, Round
 from tests.trials.zookeeper.trial import ZooKeeperTrial
 
 RESTARTS = 3
-"""Killed, stopped, and one after which the server is mute for a while."""
+"""A restart after a kill, one after a stop, and one after which the server is mute for a while."""
 
 
 @pytest.mark.alone
@@ -39,12 +39,12 @@ def test_no_call_fails_that_has_time_left_when_zookeeper_is_back(tmp_path: Path)
 @pytest.mark.parametrize(
     ("call", "is_problem"),
     [
-        (Call("read", 90, 104, "lost"), True),  # it had the whole of its deadline left, or more
+        (Call("read", 90, 104, "lost"), True),  # over half of its deadline passed with the server back
         (Call("read", 99, 104.5, "lost"), True),
-        (Call("read", 99, 103, "lost"), False),  # less than half of it
+        (Call("read", 99, 103, "lost"), False),  # less than half of it passed
         (Call("read", 95, 98, "lost"), False),
         (Call("read", 100.1, 100.2, "lost"), True),
-        (Call("read", 80, 89, "lost"), True),  # nothing was wrong then
+        (Call("read", 80, 89, "lost"), True),  # the server was not away yet
         (Call("read", 99, 120, ""), False),
     ],
 )

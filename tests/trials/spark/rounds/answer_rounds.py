@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds in which ZooKeeper's answer to one write is lost: a proxy cuts the connection before or after the write.
+"""Rounds in which ZooKeeper's answer to one write is lost. A proxy cuts the connection before or after the write.
 
-Each step of a publish in turn: a ledger's record, its end, a page of the log, the head's compare-and-set. A job that
-gives up says so; then it is run again with the same transaction, as its user would, until it is done.
+The rounds take the steps of a publish in turn: a ledger's record, its end, a page of the log, the head's
+compare-and-set. A job that gives up raises an error. Then it is run again with the same transaction, as its user would,
+until it is done.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from tests.trials.spark.steps import STEPS
 
 TRIES_MAX = 4
 PAGE_JOBS_MAX = 24
-"""A head holds the extents of some jobs before it needs a page."""
+"""The maximum number of jobs before a head needs a page for their extents."""
 
 
 class AnswerRounds:
-    """Lost answers, and lost requests."""
+    """Rounds with lost answers, and with lost requests."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "answers", "ZooKeeper's answers lost", long, 10
@@ -39,7 +40,7 @@ class AnswerRounds:
     def _round(
         self, space: Space, report: BlockReport, number: int, what: tuple[str, bool, str], writes: list[Write]
     ) -> None:
-        """Jobs until the loss has happened; the first one, but where it takes a page."""
+        """Run jobs until the loss has happened. This takes one job, unless a page must be filled."""
         step, applied, log = what
         proxy = space.rig.cluster.zookeeper_answers
         proxy.lose_next_answer(applied=applied, of=STEPS[step])
@@ -55,8 +56,8 @@ class AnswerRounds:
         report.broken(number, [f"no {step} in {PAGE_JOBS_MAX} jobs: the round proves nothing"])
 
     def _job(self, space: Space, report: BlockReport, log: str, tag: str, *, fills_pages: bool) -> None:
-        """One job until it is done: what failed is run again under its transaction. ``fills_pages``: each task makes a
-        ledger, so that the log soon has a page of them."""
+        """Run one job until it is done. After a failure, run it again under its transaction. With ``fills_pages`` each
+        task makes a ledger, so that the log soon has a page of them."""
         driver, more = space.rig.drivers.get(), {"smallTaskBytes": 0} if fills_pages else {}
         for _ in range(TRIES_MAX):
             txn = {"txnAppId": f"{space.name}-{tag}", "txnVersion": 1}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds in which a bookie is lost in the middle of a write: its tasks wait after their first rows until the harm is
-done. In every second round they then go on slowly, and writers soon give a bookie up, so that they end with another
-ensemble; in the others the ack quorum that is left does. Jobs and micro-batches by turns; a bookie comes back after the
-round."""
+"""Rounds in which a bookie is lost in the middle of a write. The write's tasks wait after their first rows until the
+bookie is lost. In every second round they then go on slowly, and writers give the bookie up soon, so that they end with
+another ensemble. In the others the remaining ack quorum suffices. Some blocks are jobs and some are micro-batches. The
+bookie comes back after the round."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FAULTS = ("SIGKILL", "SIGKILL", "refuse", "cut", "SIGSTOP", "answers stall")
 GIVEN_UP = {"bookkeeper.reconnectBudgetMs": 200}
 DRIP_S = 0.4
 STOPPED_S = 1.5
-"""A bookie that only hangs comes back after so long."""
+"""After how many seconds a bookie that only hangs comes back."""
 
 
 class BookieRounds:
-    """Ensemble changes and bookie loss."""
+    """Rounds with ensemble changes and lost bookies."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "bookies", "a bookie lost during a batch", long, 10
@@ -48,7 +48,8 @@ class BookieRounds:
         return report
 
     def _round(self, space: Space, report: BlockReport, number: int, source: str | None, sink: str) -> list[str]:
-        """Start the write, do the harm when its tasks have begun, let them go on; then the bookie comes back."""
+        """Start the write, disturb a bookie when the write's tasks have begun, and let them go on. Then the bookie
+        comes back."""
         driver = space.rig.drivers.get()
         slowly = number % 2 == 0
         first = number if source is None else number - self._batches(space)
@@ -77,12 +78,12 @@ class BookieRounds:
         return [] if error is None else [f"the write failed: {error[:1500]}"]
 
     def _batches(self, space: Space) -> int:
-        """Micro-batches that the query has done."""
+        """Return the number of micro-batches that the query has done."""
         return len(batches_of(space.checkpoint("0") / "commits"))
 
 
 def harm(bookie: Bookie, fault: str) -> None:
-    """What :meth:`TrialCluster.heal` puts right again."""
+    """Begin a fault that :meth:`TrialCluster.heal` ends."""
     if fault == "SIGKILL":
         bookie.kill()
     elif fault == "SIGSTOP":

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds on checkpoints: the newest commit file deleted, so that Spark writes the batch again; an older copy restored.
+"""Rounds on checkpoints: the newest commit file is deleted, so that Spark writes the batch again, or an older copy is
+restored.
 
-A streaming query copies a log into another. A replay must change nothing, however the batch is cut into partitions; a
-checkpoint that is too old must lead to the exact rows, or to one of RULES N5's two errors with nothing published.
+A streaming query copies a log into another. A replay must change nothing, however the batch is cut into partitions. A
+checkpoint that is too old must lead to the exact rows, or to one of the two errors of RULES N5 with nothing published.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ERRORS = ("BK_TXN_REPLAY_DIFFERS", "BK_TXN_VERSION_REGRESSED")
 
 
 class CommitFileRounds:
-    """Spark's note that a batch is done is lost."""
+    """Rounds that lose Spark's note that a batch is done."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "commit-files", "commit file deleted", long, 10
@@ -63,7 +64,7 @@ class CommitFileRounds:
 
 
 class OlderCheckpointRounds:
-    """The checkpoint is put back to where it was some batches ago."""
+    """Rounds that restore an older copy of the checkpoint."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "old-checkpoints", "an older checkpoint restored", long, 1
@@ -113,8 +114,8 @@ class OlderCheckpointRounds:
         report.broken(number, before + space.check(sink, writes) + space.check_without_orphans(sink, writes))
 
     def _two_logs(self, space: Space, report: BlockReport, number: int) -> None:
-        """Two logs share a limit in proportion to what waits in them; by the time that the older checkpoint is back,
-        one of them has grown. Its next batch has as many rows as before, but others of each log."""
+        """Copy two logs, which share a limit in proportion to the rows that wait in them. When the older checkpoint is
+        restored, one log has grown. The next batch then has as many rows as before, but others of each log."""
         logs, sink, checkpoint = (space.log("a"), space.log("b")), space.log("sink"), space.checkpoint("0")
         rows: dict[str, list[bytes]] = {log: [] for log in logs}
 
@@ -150,7 +151,7 @@ class OlderCheckpointRounds:
             raise RuntimeError(f"the query ended: {answer['error'][:1500]}")
 
     def _forget(self, space: Space, sink: str, app_id: str) -> None:
-        """So many later versions that the log does not remember the old ones."""
+        """Publish so many later versions that the log forgets the old ones."""
         log = space.rig.client.log(sink)
         known = log.transactions_of(app_id)
         assert known is not None
@@ -168,14 +169,14 @@ def copy(
     read: dict[str, object],
     write: dict[str, object] | None = None,
 ) -> dict[str, object]:
-    """Run the query until all that there is is copied."""
+    """Run the query until all rows are copied."""
     driver = space.rig.drivers.get()
     space.begin_stream(driver, space.plan("none", 0), source, sink, checkpoint=checkpoint, read=read, write=write)
     return driver.answer()
 
 
 def delete_newest(folder: Path) -> int:
-    """Delete the newest file of a checkpoint's folder and its checksum; returns its number."""
+    """Delete the newest file of a checkpoint's folder and its checksum. Return the file's number."""
     newest = max(int(each.name) for each in folder.iterdir() if each.name.isdigit())
     (folder / str(newest)).unlink()
     (folder / f".{newest}.crc").unlink(missing_ok=True)
@@ -183,10 +184,10 @@ def delete_newest(folder: Path) -> int:
 
 
 def batches_of(folder: Path) -> list[int]:
-    """The batches that a checkpoint's folder has files of."""
+    """Return the batches for which a checkpoint's folder has files."""
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.exists() else []
 
 
 def query_id(checkpoint: Path) -> str:
-    """The id of the query that owns the checkpoint."""
+    """Return the id of the query that owns the checkpoint."""
     return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds in which the whole driver is killed around a publish, and another one goes on from the checkpoint.
 
-Where, by turns: before the compare-and-set; when it is under way or done and its answer is not there; when it is
-answered, but Spark has not noted the batch; and again in the restart after one of these. A streaming query from log to
-log; every fourth round a job with a transaction, which its user runs again.
+The kill comes, in turn: before the compare-and-set; when it is under way or done and its answer has not come; when it
+is answered, but Spark has not noted the batch; and again in the restart after one of these. Most rounds are
+micro-batches of a query that copies a log. Every fourth round is a job with a transaction, which its user runs again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REACHED_S = 240.0
 
 
 class DriverRounds:
-    """The driver is killed."""
+    """Rounds in which the driver is killed."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "drivers", "drivers killed", long, 20
@@ -73,7 +73,7 @@ class Copying:
         return self._space.log("sink")
 
     def begin(self, driver: SparkDriver, run: int, commit: str) -> None:
-        """Copy what there is. ``commit``: where this round's commit is to stop."""
+        """Copy the rows that there are. ``commit`` says where this round's commit stops."""
         space, number = self._space, self._number
         checkpoint = space.checkpoint("0")
         batches = batches_of(checkpoint / "commits")
@@ -101,7 +101,7 @@ class Job:
 
 
 class Kill:
-    """One round's kills, and the driver that ends the work after them."""
+    """The kills of one round, and the driver that ends the work after them."""
 
     def __init__(self, space: Space, report: BlockReport, number: int, rng: random.Random) -> None:
         self._space, self._report, self._number, self._rng = space, report, number, rng
@@ -117,7 +117,7 @@ class Kill:
         self._finish(work, stop, is_last)
 
     def _kill_at(self, point: str, work: Copying | Job, log: str) -> Stop | None:
-        """Kill a driver at that point. Returns the compare-and-set that is under way."""
+        """Kill a driver at this point. Return the compare-and-set that is under way, if there is one."""
         driver = self._space.rig.spares.get()
         if point == "sent":
             return self._kill_sent(driver, work, log)
@@ -130,8 +130,8 @@ class Kill:
         return None
 
     def _kill_sent(self, driver: SparkDriver, work: Copying | Job, log: str) -> Stop | None:
-        """The compare-and-set is applied and unanswered, or still under way when the driver dies: then it arrives
-        when the next driver is about to publish the same."""
+        """Kill the driver when the compare-and-set is applied and unanswered, or still under way. In the second case it
+        arrives when the next driver is about to publish the same."""
         is_late = self._rng.random() < 0.5
         stop = self._space.rig.cluster.zookeeper_answers.stop_next(head_multi_of(log), answered=not is_late)
         work.begin(driver, self._run, "")
@@ -146,7 +146,7 @@ class Kill:
         return stop
 
     def _kill_in_restart(self, work: Copying | Job) -> None:
-        """Kill the next driver while it finds its way: early, in its tasks, or in its commit."""
+        """Kill the next driver early, in its tasks, or in its commit."""
         driver = self._space.rig.spares.get()
         work.begin(driver, self._run, "")
         mark = self._rng.choice(("", f"writing-{self._number}-{self._run}", f"commit-{self._number}-{self._run}"))
@@ -157,7 +157,7 @@ class Kill:
         self._run += 1
 
     def _finish(self, work: Copying | Job, stop: Stop | None, is_last: bool) -> None:
-        """A driver that nobody kills does the rest."""
+        """Let a driver that is not killed finish the work."""
         driver = self._space.rig.spares.get(is_last=is_last)
         work.begin(driver, self._run, "")
         if stop is not None:

@@ -19,17 +19,17 @@ from tests.trials.spark.rounds.task_rounds import TaskRounds
 
 
 class Kind(Protocol):
-    """Rounds of one kind. ``block`` rounds share logs and are repeated together."""
+    """Rounds of one kind. ``block`` is the number of rounds that share logs and are repeated together."""
 
     name: str
     title: str
     long: int
     block: int
     wanted: Sequence[str]
-    """Counts that must not be zero after the long form."""
+    """The counts that must not be zero after the long form."""
 
     def run(self, rig: Rig, first: int, count: int) -> BlockReport:
-        """Run rounds ``first`` and following, within one block."""
+        """Run ``count`` rounds of one block, from ``first`` on."""
 
 
 KINDS: tuple[Kind, ...] = (
@@ -43,5 +43,5 @@ KINDS: tuple[Kind, ...] = (
     ReadRounds(50),
     LeaderRounds(10),
     DriverRounds(100),
-    SpeculationRounds(60),  # a late attempt begins in nine of ten
+    SpeculationRounds(60),  # a late attempt begins in nine rounds of ten
 )

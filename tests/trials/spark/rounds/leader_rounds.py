@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of a query that follows a log while processes outside Spark lead it: they roll, are killed and deposed.
+"""Rounds of a query that follows a log while processes outside Spark lead it. They roll, are killed and are deposed.
 
-Every acked entry arrives once, in order; the query writes to another log, which must be the same row for row.
+Every acked entry must arrive once, in order. The query writes to another log, which must have the same rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEADERS = 4
 
 
 class LeaderRounds:
-    """A log's leaders change under a stream."""
+    """Rounds in which a log's leaders change under a stream."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "leaders", "a log's leaders change under a stream", long, 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds in which ZooKeeper is killed for 30 s under a query or a job: while a micro-batch waits to be committed, while
-the next one is planned, while tasks write. It must go on by itself, and each row be there once."""
+the next one is planned, or while tasks write. The query or job must go on by itself, and each row must be there
+once."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ OUTAGE_S = 30.0
 REACHED_S, BACK_S = 120.0, 30.0
 WHERE = ("a commit", "planning", "tasks", "a job's tasks")
 STEP = 10
-"""Numbers of micro-batches that belong to a round."""
+"""The number of micro-batch ids that belong to a round."""
 
 
 class OutageRounds:
-    """ZooKeeper away for 30 s."""
+    """Rounds in which ZooKeeper is away for 30 s."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "outages", "ZooKeeper away for 30 s", long, 4
@@ -39,7 +40,8 @@ class OutageRounds:
         return report
 
     def _round(self, space: Space, number: int, where: str, sink: str, rows: list[bytes]) -> list[str]:
-        """Start the write, kill ZooKeeper where it has stopped, let it go on; 30 s later ZooKeeper is there again."""
+        """Start the write, kill ZooKeeper where the write has stopped, and let the write go on. ZooKeeper comes back 30
+        s later."""
         driver, first = space.rig.drivers.get(), STEP * number
         if "job" in where:
             plan = space.plan("pause", first)
@@ -58,7 +60,8 @@ class OutageRounds:
         cluster.zookeepers.kill_all()
         for batch in range(STEP):
             space.marks.set(f"go-on-{first + batch}")
-        comes_true(lambda: driver.has_answered, OUTAGE_S)  # it must not: nothing can be published meanwhile
+        # the driver must not answer, because nothing can be published meanwhile
+        comes_true(lambda: driver.has_answered, OUTAGE_S)
         early = driver.has_answered
         cluster.zookeepers.launch_all()
         error = driver.answer().get("error")

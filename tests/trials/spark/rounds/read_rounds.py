@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of reading the same twice: during writes, recovery, compaction and the loss of a bookie, the same partition,
-and the same offsets planned anew, give the same bytes.
+"""Rounds that read the same rows twice, during writes, recovery, compaction and the loss of a bookie. The same
+partition, and the same offsets planned again, must give the same bytes.
 
-The product's reader and stream reader plan and read in this process, as Spark's planner and tasks call them; every
+The product's reader and stream reader plan and read in this process, as Spark's planner and tasks call them. Every
 fifth round Spark itself reads a frame twice.
 """
 
@@ -29,13 +29,13 @@ COLUMNS = StructType([StructField("offset", LongType()), StructField("value", Bi
 DISTURBANCES = ("writes", "recovery", "compaction", "bookie loss")
 SPARK_EVERY = 5
 PADDING = bytes(20_000)
-"""So that a partition comes in several batches, and harm is done between them."""
+"""Makes a partition so large that it comes in several batches, between which a fault begins."""
 LED = 60
-"""Entries of the leader of a round before anybody reads."""
+"""The number of entries that the leader of a round writes before the first read."""
 
 
 class ReadRounds:
-    """Reads repeat."""
+    """Rounds in which reads are repeated."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "reads", "the same partition read twice", long, 10
@@ -73,7 +73,7 @@ class Reading:
                 undo()
             if leader is not None:
                 leader.end()
-                space.rig.client.log(self._log).lead().close()  # recovers and seals what the leader left
+                space.rig.client.log(self._log).lead().close()  # this recovers and seals what the leader left
         self._report.counts[what] += 1
         self._report.counts["faults"] += 1
 
@@ -101,7 +101,7 @@ class Reading:
         self._report.counts["ranges planned again"] += 1
 
     def _disturbed(self, reader: LedgerReader, partition: InputPartition, harm_now: Callable[[], None]) -> Any:
-        """The batches of a partition, with the harm done after the first."""
+        """Return the batches of a partition. After the first of them, call ``harm_now``."""
         for number, batch in enumerate(reader.read(partition)):
             yield batch
             if number == 0:
@@ -134,7 +134,7 @@ class Reading:
         self._undo.append(back)
 
     def _spark_reads(self, before: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The digest of a frame that Spark planned; with one from ``before``, they are compared."""
+        """Return the digest of a frame that Spark planned. Compare it with the one in ``before``, if given."""
         if self._number % SPARK_EVERY:
             return None
         driver, name = self._space.rig.drivers.get(), f"{self._number}"
@@ -157,7 +157,7 @@ class Reading:
 
 
 def digest(batches: Any) -> str:
-    """Of all rows, offsets and values, however they are cut into batches."""
+    """Return the digest of all rows, offsets and values, however they are cut into batches."""
     found, rows = hashlib.sha256(), 0
     for batch in batches:
         for offset, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
@@ -167,7 +167,8 @@ def digest(batches: Any) -> str:
 
 
 def digest_of(stream: StreamReader, partitions: Sequence[InputPartition]) -> str:
-    """Of all partitions, one after the other: a batch planned again may be cut elsewhere."""
+    """Return the digest of all partitions, one after the other. A batch that is planned again may be cut
+    differently."""
 
     def batches() -> Any:
         for partition in partitions:

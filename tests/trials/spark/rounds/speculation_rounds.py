@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rounds with speculation: the first attempt of a task is late, another host runs it again, the job is committed, and
-then the late one ends too. A standalone cluster of two workers on 127.0.0.2 and 127.0.0.3."""
+then the late attempt ends too. The cluster is a standalone one with two workers on 127.0.0.2 and 127.0.0.3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONF = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.task.maxFailures": "4",
-    "spark.python.task.killTimeout": "60s",  # a loser is not killed while it writes: it is late
+    "spark.python.task.killTimeout": "60s",  # an attempt that loses is late, and not killed while it writes
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.minTaskRuntime": "500ms",
@@ -28,7 +28,7 @@ ZOMBIES_S = 120.0
 
 
 class SpeculationRounds:
-    """A late zombie in every round."""
+    """Rounds that each have a late attempt, a zombie."""
 
     def __init__(self, long: int) -> None:
         self.name, self.title, self.long, self.block = "speculation", "speculation with a late zombie", long, 25
@@ -75,7 +75,8 @@ class SpeculationRounds:
         report.counts["micro-batches"] += count
 
     def _judge_at_the_end(self, space: Space, report: BlockReport, first: int, count: int, jobs: int) -> None:
-        """When the last zombie has ended: nothing has changed, and a vacuum takes only what nobody sees."""
+        """Wait until the last zombie has ended. Then nothing may have changed, and a vacuum may delete only ledgers
+        that no reader sees."""
         begun = sum(space.marks.has(f"late-begun-{number}") for number in range(first, first + count))
         comes_true(lambda: len(space.marks.notes()) >= begun, ZOMBIES_S)
         ended = len(space.marks.notes())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds in which tasks end before their time: exceptions on random rows, and SIGKILL of Python workers.
+"""Rounds in which tasks end too early, by exceptions on random rows, or by SIGKILL of Python workers.
 
-Half of the blocks are jobs, each a round; the other half are micro-batches of one streaming query, each a round. What a
-round suffers is decided in :mod:`tests.trials.spark.plan`; some rounds lose all attempts of a task, so that the write
-fails and is tried again.
+Each round is a job in half of the blocks, and a micro-batch of one streaming query in the others.
+:mod:`tests.trials.spark.plan` decides the faults of a round. In some rounds all attempts of a task fail, so that the
+write fails and is tried again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.trials.spark.plan import Plan
 from tests.trials.spark.rig import ROWS, BlockReport, Rig, Space, tagged
 
 RUNS_MAX = 12
-"""A query ends with each doomed batch; so often it is started again."""
+"""How often a query is started again. It ends with each doomed batch."""
 
 
 class TaskRounds:
-    """One of the two kinds: ``verb`` is what a plan calls it."""
+    """Rounds of one of the two kinds. ``verb`` is its name in a plan."""
 
     def __init__(self, name: str, title: str, verb: str, long: int) -> None:
         self.name, self.title, self._verb, self.long, self.block = name, title, verb, long, 10
