@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix: who does what, on which bookies, by which wire, with which digest. Pure.
+"""The matrix of client, operation, bookies, wire and digest. Pure.
 
-A cell that cannot exist has its reason (:meth:`Cell.impossible`); nothing is left out. :func:`pairwise` computes a
-small selection in which every pair of values that can meet does.
+A cell that cannot exist has a reason (:meth:`Cell.impossible`), and no cell is left out. :func:`pairwise` computes a
+small selection that has every possible pair of values.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ OURS, JAVA_MAIN, JAVA_SECOND = "ours", f"java-{MAIN}", f"java-{SECOND}"
 CLIENTS = (OURS, JAVA_MAIN, JAVA_SECOND)
 BOOKIES = ("ours", "apache", "mixed")
 WIRES = ("grpc", "v3", "v2")
-DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")  # those that Apache has
+DIGESTS = ("CRC32C", "CRC32", "MAC", "DUMMY")  # the digests that Apache has
 OPERATIONS = ("write", "read", "tail", "recover", "change", "delete")
 DIMENSIONS: tuple[tuple[str, ...], ...] = (CLIENTS, BOOKIES, WIRES, DIGESTS, OPERATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``client`` does ``operation``; the other side of a story is always the other kind of client."""
+    """One cell, in which ``client`` does ``operation``. The other side of a story is always the other kind of
+    client."""
 
     client: str
     bookies: str
@@ -38,7 +39,7 @@ class Cell:
 
     @property
     def impossible(self) -> str:
-        """Why there is no such cell; empty if there is."""
+        """The reason why the cell cannot exist. It is empty if the cell can exist."""
         if self.client == OURS and self.wire == "v2":
             return "our client writes, fences and follows on v3, not on v2"
         if self.client != OURS and self.wire == "grpc":
@@ -51,7 +52,7 @@ class Cell:
 
 
 def all_cells() -> list[Cell]:
-    """Every combination, those that cannot exist among them; neighbours share most of what a story needs."""
+    """Return every combination, also those that cannot exist. Neighbours share most of what a story needs."""
     return [Cell(*values) for values in itertools.product(*DIMENSIONS)]
 
 
@@ -60,7 +61,7 @@ def possible() -> list[Cell]:
 
 
 Pair = tuple[int, str, int, str]
-"""A value of one dimension and one of another."""
+"""A value of one dimension and a value of another: the dimension's number and the value, twice."""
 
 
 def pairs_of(cell: Cell) -> set[Pair]:
@@ -69,8 +70,8 @@ def pairs_of(cell: Cell) -> set[Pair]:
 
 
 def pairwise(cells: Sequence[Cell] | None = None) -> list[Cell]:
-    """Some of ``cells`` (by default of all that can exist) that together have every pair which any of them has. Always
-    the one next that has most pairs which are still missing, the first of equals."""
+    """Return a selection of ``cells`` (by default of all that can exist) that has every pair of values which any of
+    them has. Each next cell is the first of those with the most missing pairs."""
     left = list(possible() if cells is None else cells)
     missing = pairs_in(left)
     chosen: list[Cell] = []

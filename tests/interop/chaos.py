@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/trial interop chaos``: rounds of faults on two bookies of ours and two of Apache's with the same ledgers.
 
-In each round our client and Apache's write a ledger each. Bookies are killed (``kill -9``) or stopped (SIGSTOP) under
-them and come back; clients of both kinds recover the ledgers, some at the same time. Then everything is healed, both
-kinds open every ledger, and what they find is compared with what all clients were told: :func:`judge` says how.
+In each round our client and Apache's write a ledger each. Meanwhile bookies are killed (``kill -9``) or stopped
+(SIGSTOP) and come back. Clients of both kinds recover the ledgers, some at the same time. Then all faults end, and both
+kinds open every ledger. :func:`judge` compares the entries that they find with the results of all clients.
 
-Two things that Apache's client does on its own bookies too are counted and no problem (docs/compatibility.md): its
-recovery tells readers a LAC that the ledger may end below, and its writer may never say that it was fenced.
+Apache's client does two things on its own bookies too, which are counted and are no problem (docs/compatibility.md).
+Its recovery shows readers a LAC above the ledger's later end, and its writer may never report that it was fenced.
 
-All that is random comes from the seed and the round's number. With ``--secure`` all bookies want
-certificates and ours, of mode mixed, roles; all clients have both. ZooKeeper stays open.
+All random choices follow from the seed and the round's number. With ``--secure`` all bookies require certificates, and
+ours, of mode mixed, also roles. All clients have both. ZooKeeper stays open.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SHAPES: tuple[Sizes, ...] = ((3, 3, 2), (4, 3, 2))
 ENTRIES_MAX = 1_000_000
 CALL_S, HEAL_S = 120.0, 30.0
 FIRST_ENTRIES = 20
-"""Confirmed in each ledger before the first fault."""
+"""The number of entries that are confirmed in each ledger before the first fault."""
 TOLD = "what a client was told meanwhile"
 
 JAVA_CONF: Mapping[str, object] = {
@@ -64,7 +64,8 @@ JAVA_CONF: Mapping[str, object] = {
     "clientConnectTimeoutMillis": 2000,
 }
 TOOK_OVER = frozenset({FENCED, "LedgerClosed"})
-"""What Apache's writer is told when another client recovers its ledger: the second if it is closed already."""
+"""The errors that Apache's writer gets when another client recovers its ledger. It gets the second one if the ledger is
+closed already."""
 
 
 # --- what happens in a round ---
@@ -72,7 +73,7 @@ TOOK_OVER = frozenset({FENCED, "LedgerClosed"})
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """A client library and how it is set: ``goes_on`` with too few bookies for an ensemble, or ends."""
+    """A client library and its settings. ``goes_on`` says whether it continues with too few bookies for an ensemble."""
 
     kind: str  # "ours", or a version of Apache's
     wire: str
@@ -84,14 +85,15 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPlan:
-    """A ledger's writer, and who recovers it when; nobody if the writer closes it."""
+    """The writer of a ledger, and the clients that recover the ledger, with their times. If the writer closes it, no
+    client recovers it."""
 
     writer: ClientPlan
     sizes: Sizes
     digest: str
     window: int
     recoverers: tuple[tuple[float, ClientPlan], ...]
-    peeks: tuple[tuple[float, ClientPlan], ...]  # who opens it without recovery, when
+    peeks: tuple[tuple[float, ClientPlan], ...]  # clients that open it without recovery, with their times
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A round."""
+    """The plan of a round."""
 
     ledgers: tuple[LedgerPlan, ...]
     faults: tuple[Fault, ...]
@@ -117,7 +119,7 @@ class Plan:
 
 
 def plan_of(seed: int, number: int) -> Plan:
-    """The round of this number; the same each time."""
+    """Return the plan of the round with this number. It is the same each time."""
     rng = random.Random(f"{seed}/{number}")
     bookies = rng.sample(range(OURS + len(APACHE)), rng.choice([1, 1, 1, 2, 2, 3]))
     faults = tuple(
@@ -154,25 +156,25 @@ def _client_plan(rng: random.Random, ours: bool) -> ClientPlan:
 
 @dataclass(slots=True)
 class Told:
-    """Of one ledger, all that clients were told. ``error`` of a call, or the end or LAC that it gave."""
+    """The results that clients got for one ledger: the errors of calls, and the ends and LACs that calls returned."""
 
     plan: LedgerPlan
     ledger_id: int
     pattern: Pattern
-    ended: Ended | None = None  # of the writer; None if it hangs
+    ended: Ended | None = None  # the writer's end; None if the writer hangs
     hangs_at: int = -1  # the LAC of a writer that hangs
-    taken_over: bool = False  # a recovery ended while the writer was at work
+    taken_over: bool = False  # a recovery ended while the writer was writing
     closed_by_writer: bool = False
-    late: str = ""  # what the writer said to an append when all was over
-    ends: list[tuple[str, int]] = field(default_factory=list)  # of recoveries, in the order of their answers
-    lacs: list[tuple[str, int]] = field(default_factory=list)  # of handles opened without recovery
-    reads: list[tuple[str, Read]] = field(default_factory=list)  # of the whole ledger, by both kinds, at last
+    late: str = ""  # the writer's answer to an append after the recovery
+    ends: list[tuple[str, int]] = field(default_factory=list)  # the ends from recoveries, in the order of their answers
+    lacs: list[tuple[str, int]] = field(default_factory=list)  # the LACs from handles opened without recovery
+    reads: list[tuple[str, Read]] = field(default_factory=list)  # the last reads of the whole ledger, by both kinds
     errors: list[str] = field(default_factory=list)  # calls that a fault explains
     problems: list[str] = field(default_factory=list)  # calls that no fault explains
 
 
 def judge(told: Told) -> list[str]:
-    """Every promise that was broken."""
+    """Return every promise that was broken."""
     found = list(told.problems)
     ends = {end for _, end in told.ends}
     if len(ends) != 1:
@@ -197,20 +199,22 @@ def judge(told: Told) -> list[str]:
 
 
 def apaches_writer_hangs(told: Told) -> bool:
-    """Apache's writer whose ensemble change meets a recovery fails what is in flight, stays open, and answers no later
-    add (LedgerHandle.ensembleChangeLoop: the change never counts as over)."""
+    """Return whether the hang is Apache's. If an ensemble change of Apache's writer meets a recovery, the writer fails
+    the adds in flight, stays open, and answers no later add (LedgerHandle.ensembleChangeLoop: the change never counts
+    as over)."""
     return told.ended is None and told.taken_over and told.plan.writer.kind != "ours"
 
 
 def apache_recovers(told: Told) -> bool:
-    """Apache's recovery writes entries back with a LAC that moves on, before the ledger is closed. If another recoverer
-    closes it lower, or its fenced writer does at what was confirmed to it, then readers were told too much: that is the
-    property NoDirtyReads, which Apache took out of its TLA+ specification."""
+    """Return whether a client of Apache's recovers the ledger. Its recovery writes entries back with an advancing LAC
+    before the ledger is closed. If another recoverer closes the ledger lower, or its fenced writer closes it at its own
+    LAC, readers got too high a LAC. This breaks the property NoDirtyReads, which Apache took out of its TLA+
+    specification."""
     return any(client.kind != "ours" for _, client in told.plan.recoverers)
 
 
 def _judge_fence(told: Told) -> list[str]:
-    """Whoever lost a ledger to another must hear so."""
+    """Return a problem if a writer that lost its ledger to a recoverer did not get an error that says so."""
     if told.ended is None or told.closed_by_writer:
         return []
     found = []
@@ -226,14 +230,15 @@ def _judge_fence(told: Told) -> list[str]:
 
 
 class Arena:
-    """The cluster of many rounds, and clients of Apache's, which are dear to make."""
+    """The cluster of many rounds, and clients of Apache's, which are expensive to make."""
 
     def __init__(self, cluster: MixedCluster) -> None:
         self.cluster = cluster
         self._java: dict[ClientPlan, JavaParty] = {}
 
     def party(self, plan: ClientPlan) -> Party:
-        """Ours are new ones each time: what one learnt of bookies would be forgotten by a new process too."""
+        """Return a client. Ours is a new one each time, because a new process would also know nothing about the
+        bookies."""
         if plan.kind != "ours":
             if plan not in self._java:
                 conf = {**JAVA_CONF, **self.cluster.their_client, "delayEnsembleChange": str(plan.goes_on).lower()}
@@ -255,7 +260,7 @@ class Arena:
 
 
 class Round:
-    """One round on a running cluster. Problems of its figures are empty when every promise was kept."""
+    """One round on a running cluster. Its figures have no problems if every promise was kept."""
 
     def __init__(self, arena: Arena, seed: int, number: int) -> None:
         self._arena, self._cluster, self._number = arena, arena.cluster, number
@@ -263,9 +268,9 @@ class Round:
         self._report = Figures(rounds=1)
         self._threads = ThreadPoolExecutor(max_workers=24, thread_name_prefix=f"round-{number}")
         self._ours: list[OurParty] = []
-        self._away: dict[int, str] = {}  # bookie → how
+        self._away: dict[int, str] = {}  # bookie → how it went away
         self._left: set[int] = set()  # bookies that do not serve
-        self._absences: list[tuple[int, float]] = []  # bookie, and until when it did not serve
+        self._absences: list[tuple[int, float]] = []  # bookie, and the time until which it did not serve
         self._returns: list[Future[None]] = []
 
     def run(self) -> Figures:
@@ -294,7 +299,7 @@ class Round:
     def _go_through(self) -> list[Told]:
         told: list[Told] = []
         writers: list[Writer] = []
-        for client in self._plan.clients:  # a JVM starts before anything happens
+        for client in self._plan.clients:  # JVMs start before the first fault
             if client.kind != "ours":
                 self._arena.party(client)
         for index, ledger in enumerate(self._plan.ledgers):
@@ -325,7 +330,8 @@ class Round:
         return told
 
     def _carry_out(self, told: list[Told]) -> list[Future[None]]:
-        """Faults and other clients, each at its time; these work in threads of their own."""
+        """Begin the faults and the other clients, each at its time. The clients run in threads of their own, whose
+        futures are returned."""
         agenda: list[tuple[float, int, Callable[[], Future[None] | None]]] = []
 
         def at(when_s: float, act: Callable[[], Future[None] | None]) -> None:
@@ -365,7 +371,7 @@ class Round:
 
     @contextmanager
     def _listening(self, told: Told, what: str) -> Iterator[None]:
-        """A refusal is what faults explain; silence is not."""
+        """Note a refusal in this block as an error, because faults explain it, and silence as a problem."""
         began = time.monotonic()
         try:
             yield
@@ -390,7 +396,7 @@ class Round:
                 told.errors.append(f"close {told.plan.writer.kind}: {words}")
 
     def _end_ledger(self, told: Told) -> None:
-        """Both kinds recover the ledger, if that is still to be done, and read it to its end."""
+        """Let both kinds recover the ledger, if that has not happened yet, and read it to its end."""
         order = [ClientPlan("ours", "grpc", True), ClientPlan(APACHE[self._number % 2], "v3", True)]
         for client in order if self._number % 4 < 2 else reversed(order):
             party = self._party(client)
@@ -435,7 +441,8 @@ class Round:
         self._left.discard(index)
 
     def _heal(self) -> None:
-        """Everything serves again. A bookie whose session ended while it was stopped may have ended itself."""
+        """End all faults, and wait until all bookies serve. A bookie whose session ended while it was stopped may have
+        ended too; it is started again."""
         for index in list(self._away):
             self._end(index)
         for start in self._returns:
@@ -476,7 +483,7 @@ class Round:
 
 
 def _again(call: Callable[[], T], within_s: float) -> T:
-    """The answer, asked for again while bookies or their registrations come back."""
+    """Return the answer. Repeat the call while bookies or their registrations come back."""
     deadline = time.monotonic() + within_s
     while True:
         try:

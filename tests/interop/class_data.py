@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives of the classes that Apache's programs load (Java's class data sharing), with which a bookie or a client
-starts with half of the CPU time. They lie beside the jars in the cache. Without them everything works as well.
+"""Archives of the classes that Apache's programs load (Java's class data sharing). With them a bookie or a client
+starts with half of the CPU time. They lie beside the jars in the cache. Everything also works without them.
 
-``python -m tests.interop.jars`` makes them, with programs that do what those of the tests do and then end in order:
-only then does Java write an archive.
+``python -m tests.interop.jars`` makes them. It runs programs that do what those of the tests do and then end in order,
+because Java writes an archive only then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.interop.pattern import Pattern
 
 MAKE_S = 180.0
 BOOKIES = "BookieHost"
-"""The program whose archive serves those that have none of their own, such as Apache's tools."""
+"""The program whose archive serves programs that have none of their own, such as Apache's tools."""
 _made_in: Path | None = None
-"""Where programs that are started leave their archives when they end, while archives are made."""
+"""While archives are made, the folder in which a program leaves its archive when it ends."""
 
 
 @functools.cache
@@ -36,8 +36,8 @@ def _name_of(tools: Toolchain) -> str:
 
 
 def options(tools: Toolchain, main: str) -> list[str]:
-    """The options that let a program use an archive, if there is one. Java is to print nothing of its own, because some
-    programs answer on their standard output."""
+    """Return the options that let a program use an archive, if there is one. They keep Java from printing anything of
+    its own, because some programs answer on their standard output."""
     if _made_in is not None:
         return ["-Xlog:disable", f"-XX:ArchiveClassesAtExit={_made_in / main}.jsa"]
     folder = cache_folder() / _name_of(tools)
@@ -46,7 +46,7 @@ def options(tools: Toolchain, main: str) -> list[str]:
 
 
 def make(tools: Toolchain) -> None:
-    """Make the archives for a version of Apache BookKeeper, if there are none. A failure is printed."""
+    """Make the archives for a version of Apache BookKeeper, if they do not exist. A failure is printed."""
     try:
         cached(_name_of(tools), functools.partial(_fill, tools), MAKE_S)
     except Exception as error:
@@ -64,7 +64,7 @@ def _making(folder: Path) -> Iterator[None]:
 
 
 def _fill(tools: Toolchain, folder: Path) -> None:
-    from tests.interop.peers import ApacheCluster  # which imports this module
+    from tests.interop.peers import ApacheCluster  # peers imports this module
 
     server = ZooKeeperServer(durable=False)
     with tempfile.TemporaryDirectory(prefix="classes-") as name:

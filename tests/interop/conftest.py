@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's cluster and client for the tests of a module."""
+"""Fixtures with Apache's cluster and client for the tests of a module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.interop.peers import ApacheCluster
 def apache(
     request: pytest.FixtureRequest, zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApacheCluster]:
-    """Three bookies in one JVM, of the main peer, or of the version that a test asks for by its parameter."""
+    """Yield three bookies in one JVM, of the main peer, or of the version that a test requests by its parameter."""
     version = getattr(request, "param", MAIN)
     path = tmp_path_factory.mktemp(f"apache-{version}")
     with ApacheCluster(toolchain(version), zookeeper_server.connect_string, path) as cluster:
@@ -27,5 +27,5 @@ def apache(
 
 @pytest.fixture(scope="module")
 def peer(apache: ApacheCluster) -> PeerClient:
-    """A JVM with the client library of the same version."""
+    """Yield a JVM with the client library of the same version."""
     return apache.peer_client()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/prove differ``: the same random operations to a bookie of Apache's and to one of ours, and equal answers.
+"""``scripts/prove differ``: sends the same random operations to a bookie of Apache's and to one of ours, and compares
+the answers.
 
-Frames are built and read by the pure codecs; no client is between. Answers are equal if they say the same, whatever
-their order and their form; where they differ, a rule of ``differ_rules`` must know it, each of which is a row of
-docs/compatibility.md. A difference without a rule ends the run: with the seed, and with the fewest operations that
-still show it.
-
+The pure codecs build and read the frames, without a client. Answers are equal if they mean the same, whatever their
+order and their form. If they differ, a rule of ``differ_rules`` must explain it; each rule is a row of
+docs/compatibility.md. A difference without a rule ends the run, which prints the seed, and the fewest operations that
+still show the difference.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from tests.trials.harness import Figures, Trial
 
 ANSWERS_S = 10.0
 SETTLE_S = 0.04
-"""After so long polls wait at the bookie."""
+"""The seconds after which polls have arrived and wait at the bookie."""
 SILENT_S = 0.3
-"""An operation by itself that was not answered after so long is not answered."""
+"""The seconds after which an operation sent alone counts as not answered."""
 SHRINKS_MAX = 60
 LEDGER_BASES = (4_000_000, 2**31 + 1_000_000, 2**32 + 5_000_000, 2**40)
-"""Far from where numbers get longer: frames of a repeated epoch have the same length."""
+"""The first ledger ids of epochs. They are far from ids at which numbers get longer, so that the frames of a repeated
+epoch have the same length."""
 
 APACHE_CONF = {
     "gcWaitTime": 86_400_000,
@@ -44,7 +45,7 @@ APACHE_CONF = {
     "minorCompactionInterval": 172_800,
     "majorCompactionInterval": 604_800,
 }
-"""The ledgers of this test have no metadata, so garbage collection would take them away."""
+"""Settings that delay garbage collection, which would delete the ledgers of this test because they have no metadata."""
 
 NO_ENTRY = b"\xff" * 8
 Address = tuple[str, int]
@@ -52,7 +53,7 @@ Address = tuple[str, int]
 
 @dataclass(eq=False)
 class Difference(Exception):
-    """Answers that differ, and no rule says so."""
+    """Answers that differ, and that no rule explains."""
 
     operation: Operation
     apache: Sequence[Said]
@@ -67,7 +68,7 @@ class Difference(Exception):
 
 
 class Line(asyncio.Protocol):
-    """One connection: frames that came, and whether it has ended."""
+    """One connection: the frames that it received, and whether it has ended."""
 
     def __init__(self) -> None:
         self.came: list[bytes] = []
@@ -102,7 +103,7 @@ class Line(asyncio.Protocol):
             self.transport.write(data)
 
     async def until(self, count: int, within_s: float) -> None:
-        """Wait for so many answers, the end of the connection, or the time."""
+        """Wait until ``count`` answers came or the connection ended, at most ``within_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while len(self.came) < count and not self.closed:
@@ -121,7 +122,8 @@ class Line(asyncio.Protocol):
 
 
 def said_of(content: bytes) -> Said:
-    """What an answer says. What differs from bookie to bookie or with time counts only by being there."""
+    """Return what an answer says. Fields that differ from bookie to bookie, or with time, only count as present or
+    absent."""
     if content[:1] == b"\x0a":
         with contextlib.suppress(Exception):
             told = pb.Response.FromString(content)
@@ -151,12 +153,12 @@ def _said_of_v3(told: pb.Response) -> Said:
 
 
 def _id_in(entry: bytes) -> int | None:
-    """The id, or of an explicit LAC the LAC, in Apache's header."""
+    """Return the id in Apache's header. For an explicit LAC this is the LAC."""
     return int.from_bytes(entry[8:16], "big", signed=True) if entry else None
 
 
 def key_of(content: bytes, wire: int) -> object:
-    """What finds the operation that is answered."""
+    """Return the key of the operation that is answered."""
     if content[:1] == b"\x0a" and wire == 3:
         return pb.Response.FromString(content).header.txnId
     operation = content[1] or content[3]
@@ -170,7 +172,7 @@ def key_of(content: bytes, wire: int) -> object:
 
 
 class Pair:
-    """The same operations to both bookies."""
+    """Sends the same operations to both bookies."""
 
     def __init__(self, apache: Address, ours: Address, base: int = 0) -> None:
         self.addresses = apache, ours
@@ -179,12 +181,12 @@ class Pair:
         self.lines: list[tuple[Line, Line]] = []
 
     def next_base(self, number: int) -> int:
-        """The first id of ledgers that nobody has used."""
+        """Return the first ledger id of an epoch, whose ledgers are not used yet."""
         self._bases += 1
         return LEDGER_BASES[number % len(LEDGER_BASES)] + self._bases * LEDGERS_AN_EPOCH
 
     async def run(self, seed: int, number: int, operations: int, keep: set[int] | None = None) -> None:
-        """One epoch, or of it those operations alone. Raises Difference."""
+        """Run one epoch, or of its operations only ``keep``. Raises Difference."""
         self.lines = [await self._open() for _ in WIRES]
         try:
             for burst in Epoch(seed, number, self.next_base(number)).bursts(operations):
@@ -242,7 +244,7 @@ class Pair:
         return found
 
     def _differ(self, asked: list[Operation], left: list[bytes], right: list[bytes]) -> None:
-        """The answers are not the same bytes. Operations of one key have their answers in any order."""
+        """Handle answers that are not the same bytes. Operations of one key may have their answers in any order."""
         apache, ours = (sorted(map(said_of, each), key=str) for each in (left, right))
         if apache != ours:
             self._judge(asked, apache, ours)
@@ -257,7 +259,7 @@ class Pair:
         raise Difference(asked[0], apache, ours)
 
     async def _alone(self, one: Operation) -> None:
-        """An operation with a connection of its own: its answer, and whether the connection goes on."""
+        """Send an operation on a connection of its own, and compare the answers, and whether the connection ends."""
         lines = await self._open()
         try:
             said = await asyncio.gather(*(self._ask(line, one) for line in lines))
@@ -296,7 +298,7 @@ def _kept(burst: Burst, keep: set[int]) -> Burst:
 
 
 async def shrunk(pair: Pair, seed: int, number: int, found: Difference) -> list[Operation]:
-    """The fewest operations, of those that were tried, after which the answers to the same one still differ."""
+    """Return the fewest operations found after which the answers to the same operation still differ."""
     last = found.operation.number
     operations = {
         one.number: one
@@ -332,7 +334,7 @@ async def shrunk(pair: Pair, seed: int, number: int, found: Difference) -> list[
 
 
 async def differ(pair: Pair, operations: int, seed: int, epoch: int) -> Figures:
-    """Run an epoch. Its figures have a problem if answers differ and no rule says so."""
+    """Run an epoch. Its figures have a problem if answers differ and no rule explains it."""
     pair.figures = figures = Figures(rounds=1)
     try:
         await pair.run(seed, epoch, operations)
@@ -347,7 +349,7 @@ async def differ(pair: Pair, operations: int, seed: int, epoch: int) -> Figures:
 def two_bookies(
     version: str, path: Path, uri: str | None = None, *, flags: Sequence[str] = FAST
 ) -> Iterator[tuple[Address, Address]]:
-    """A bookie of each kind, at this ZooKeeper or one of their own."""
+    """Run a bookie of each kind, with this ZooKeeper or one of their own, and yield their addresses."""
     port = 0 if uri is None else None
     with LocalCluster(path / "ours", bookies=1, port=0, zookeeper_port=port, zookeeper_uri=uri) as ours:
         zookeeper = ours.uri.split("/")[2]
@@ -361,7 +363,7 @@ class DifferWorld:
         self._pair, self._seed, self._operations = pair, seed, operations
 
     def round(self, epoch: int) -> Figures:
-        """One epoch. A difference is shown with the fewest operations after which it shows again."""
+        """Run one epoch. If there is a difference, print the fewest operations after which it shows again."""
         return asyncio.run(differ(self._pair, self._operations, self._seed, epoch))
 
     def finish(self) -> Figures:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random operations for two bookies at once, of all that a bookie serves on Apache's wire.
+"""Random operations for two bookies at once, of all kinds that a bookie serves on Apache's wire.
 
-An *epoch* is a row of bursts about ledgers of its own; seed and number say all of it. What a burst asks has the same
-answers in any order in which a bookie may do it: each ledger is on one connection, and is either added to, or read, or
-fenced, or told a LAC. So a difference in the answers is one of the bookies, not of their threads. After an operation of
-which the effect may differ, its ledger is used no more.
+An *epoch* is a row of bursts about ledgers of its own; seed and number determine all of it. The answers to a burst are
+the same in any order in which a bookie may carry it out: each ledger is on one connection, and is either added to, or
+read, or fenced, or gets a LAC. So a difference in the answers comes from the bookies, not from the order of their
+threads. If the effect of an operation may differ, its ledger is not used after it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ LEDGERS_AN_EPOCH = 10_000
 EPOCH_OPERATIONS = 20_000
 LOOSE_A_BURST = 4
 ENTRY_MAX = 1 << 33
-"""Apache's index has a place for each id up to the greatest: what is far above fails when it is written out."""
+"""The limit of entry ids. Apache's index has a place for each id up to the greatest, so ids far above fail when the
+index is written."""
 
 Ids = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Operation:
-    """One request. ``key`` finds its answer; ``notes`` say what a rule about listed differences wants to know."""
+    """One request. ``key`` finds its answer. ``notes`` are for the rules about listed differences."""
 
     number: int
     kind: str
@@ -50,7 +51,7 @@ class Operation:
     notes: frozenset[str] = frozenset()
 
     def asked(self) -> Request | None:
-        """The request as this project's bookie reads it; None if it cannot be read."""
+        """Return the request as this project's bookie reads it, or None if it cannot be read."""
         reader = RequestReader()
         reader.version = self.wire
         items = reader.read(self.frame).items
@@ -62,13 +63,13 @@ class Operation:
 
 
 Step = dict[int, list[Operation]]
-"""Operations by connection."""
+"""Maps each connection to its operations."""
 
 
 @dataclass(slots=True)
 class Burst:
-    """Steps follow each other after a pause; then all answers are awaited. ``loose`` operations have a connection of
-    their own each, because some of them end it."""
+    """Operations in steps, with a pause after each step. All answers are awaited after the last step. Each ``loose``
+    operation has a connection of its own, because it may end the connection."""
 
     number: int
     steps: list[Step]
@@ -80,7 +81,7 @@ class Ledger:
     number: int
     key: bytes
     entries: dict[int, bytes] = field(default_factory=dict)
-    ids: list[int] = field(default_factory=list)  # of the entries
+    ids: list[int] = field(default_factory=list)  # the ids of the entries
     top: int = -1
     lac: int = -1
     fenced: bool = False
@@ -88,7 +89,7 @@ class Ledger:
 
 
 class Epoch:
-    """Makes the bursts of one epoch. ``base`` is its first ledger id; nothing else depends on it."""
+    """Makes the bursts of one epoch. ``base`` is its first ledger id; nothing else depends on ``base``."""
 
     def __init__(self, seed: int, number: int, base: int) -> None:
         self.rng = random.Random(f"{seed}:{number}")
@@ -97,15 +98,15 @@ class Epoch:
         self._number = 0
         self._live: list[Ledger] = []
         self._touched: set[int] = set()
-        self._unlike: set[int] = set()  # ledgers that one of the two may know, and the other not
+        self._unlike: set[int] = set()  # ledgers that only one of the bookies may know
         self._busy: set[int] = set()
-        self._bodies: dict[Ids, set[bytes]] = {}  # of all adds, those of ledgers that are used no more among them
-        self._mutated: dict[Ids, list[Operation]] = {}  # those of one burst are done in any order
+        self._bodies: dict[Ids, set[bytes]] = {}  # of all adds, also of ledgers that are not used any more
+        self._mutated: dict[Ids, list[Operation]] = {}  # the adds of one burst may be done in any order
         self._wire = 3
         self._out: list[Operation] = []
 
     def bursts(self, operations: int) -> Iterator[Burst]:
-        """Bursts of so many operations in all, or a few more."""
+        """Yield bursts with this number of operations in all, or a few more."""
         number = 0
         while self._number < operations:
             number += 1
@@ -129,7 +130,7 @@ class Epoch:
         return Burst(number, [step], loose)
 
     def _watching(self, number: int) -> Burst:
-        """Polls that wait, and what wakes them."""
+        """Return polls that wait, and operations that wake them."""
         polls: Step = {0: []}
         wakes: Step = {1: []}
         self._renew()
@@ -272,8 +273,8 @@ class Epoch:
         )
 
     def _last_add(self, ledger: Ledger, priority: int) -> None:
-        """An add of which the listed answers differ, or the effect: the ledger's last operation. Of the priority of
-        those before it: Apache's bookie has other threads for other priorities."""
+        """Make an add whose answers or effect may differ in a listed way, as the ledger's last operation. It has the
+        priority of the earlier ones, because Apache's bookie has other threads for other priorities."""
         rng, at = self.rng, ledger.top + 1
         body = make.entry(ledger.number, at, b"last", lac=ledger.lac)
         ledger.spent = True
@@ -350,7 +351,7 @@ class Epoch:
             self._put("force", make.force(txn, where), ledger, f"{where}")
 
     def _poll_at_once(self, ledger: Ledger, where: int, at: int) -> None:
-        """A poll that waits for nothing, or not for long."""
+        """Make a poll that does not wait, or waits only briefly."""
         rng = self.rng
         above = rng.choice((ledger.lac - 1, ledger.lac - 1, ledger.lac, -1, -2, ledger.top))
         timeout = rng.choices((None, 0, 1, 15, 60), (3, 2, 2, 1, 10 if above < ledger.lac else 0))[0]
@@ -412,14 +413,14 @@ class Epoch:
         made = self._odd(ledger) if odd else self._mutate(ledger)
         reader = RequestReader()
         items = reader.read(made).items
-        # what cannot be read here may be an add there, with a key of its own
+        # A frame that cannot be read here may be an add with a key of its own at Apache's bookie.
         notes, touched = self._looked_at(items[0]) if items else (set(), {ledger.number})
         if "harmful" in notes or any(not 0 <= number - self._base < LEDGERS_AN_EPOCH for number in touched):
-            return None  # a ledger of no epoch, or of another one: what differs there would show in a later one
+            return None  # a ledger of another epoch, or of none: a difference would show in a later epoch
         if items and not self._busy.isdisjoint(_named(items[0])):
-            return None  # the burst uses it on another connection: which of the two comes first is not known
+            return None  # the burst uses it on another connection, so the order is not known
         if items and not self._unlike.isdisjoint(_named(items[0])):
-            return None  # by a bit of its id that was changed: a difference that is listed would show here once more
+            return None  # a changed bit of its id leads to a ledger with a listed difference, which would show again
         self._busy |= {ledger.number, *(_named(items[0]) if items else ())}
         for known in self._live:
             known.spent = known.spent or known.number in touched
@@ -431,7 +432,7 @@ class Epoch:
         return one
 
     def _note_other_payloads(self, add: AddRun, one: Operation) -> None:
-        """Which of the payloads of one id was there first is not known: each of its adds may be refused."""
+        """Note that the order of the payloads of one id is not known, so that each of its adds may be refused."""
         if (ids := _ids_inside(add)) is None:
             return
         adds, bodies = self._mutated.setdefault(ids, []), self._bodies.setdefault(ids, set())
@@ -442,7 +443,7 @@ class Epoch:
                 each.notes |= {"another payload"}
 
     def _odd(self, ledger: Ledger) -> bytes:
-        """What no client sends, though it can be read."""
+        """Return a request that no client sends, but that can be read."""
         rng = self.rng
         body = make.entry(ledger.number, ledger.top + 1, b"odd")
         at = rng.choice((self._some_id(ledger), self._some_id(ledger), -2, -(2**63)))
@@ -485,7 +486,7 @@ class Epoch:
         return frame(bytes(content))
 
     def _looked_at(self, item: Request) -> tuple[set[str], set[int]]:
-        """What a rule wants to know of a request, and the ledgers that it may change."""
+        """Return the notes about a request that rules need, and the ledgers that the request may change."""
         notes: set[str] = set()
         touched: set[int] = set()
         if isinstance(item, AddRun):
@@ -507,13 +508,13 @@ class Epoch:
 
 
 def _ids_inside(add: AddRun) -> Ids | None:
-    """The ids in the entry, where it is long enough to have them."""
+    """Return the ids in the entry, or None if the entry is too short to have them."""
     (body,) = map(bytes, add.bodies().pieces())
     return struct.unpack_from(">qq", body) if len(body) >= 16 else None
 
 
 def _named(item: Request) -> set[int]:
-    """The ledgers that a request is about."""
+    """Return the ledgers that a request names."""
     if isinstance(item, AddRun):
         inside = _ids_inside(item)
         return {int(item.ledger_ids[0])} | ({inside[0]} if inside is not None else set())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the answers of Apache's bookies and of ours may differ: a rule for each row of docs/compatibility.md ("What
+"""The rules for answers of Apache's bookies and ours that may differ: one for each row of docs/compatibility.md ("What
 differs, and why") that a client can see in an answer. A rule fits one kind of request and one pair of answers."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.interop.differ_operations import Operation
 from tests.kit.availability import decode_availability
 
 _IDS_A_PAGE = 1024
-"""Places of entries in a page of Java's index."""
+"""The number of entries in a page of Java's index."""
 
 
 class Said(NamedTuple):
-    """An answer: the wire, its status, and all that it says, among it an explicit LAC, the id of the last entry and a
-    list of entries. Instead of a wire ``closed`` or ``silent``; ``then`` says whether the connection ended behind the
-    answer."""
+    """An answer: the wire, its status, and all its content, of which an explicit LAC, the id of the last entry and a
+    list of entries have fields of their own. The wire is ``closed`` or ``silent`` if there was no answer. ``then`` says
+    whether the connection ended after the answer."""
 
     wire: str
     status: Status | None
@@ -42,7 +42,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``name`` stands in the first column of the table."""
+    """A rule. ``name`` is the text in the first column of the table."""
 
     name: str
     fits: Callable[[Operation, Said, Said], bool]
@@ -105,7 +105,8 @@ def _without_message(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _read_below_0(one: Operation, apache: Said, ours: Said) -> bool:
-    """Java's storage takes such an id for a place in its index, before the beginning."""
+    """Return whether the id is below 0. Java's storage takes such an id for a place before the beginning of its
+    index."""
     asked = one.asked()
     if isinstance(asked, ReadRun):
         ids = asked.entry_ids.tolist()
@@ -113,7 +114,7 @@ def _read_below_0(one: Operation, apache: Said, ours: Said) -> bool:
         request = _single(one, pb.READ_ENTRY)
         ids = [_read_by(request.readRequest)] if request is not None else [0]
         if ids[0] < -1 and apache.wire == "silent" and "body:" not in ours.text:
-            return True  # a poll with its entry: ours tells the LAC
+            return True  # a poll with its entry: our bookie answers with the LAC
     known = (Status.ENOENTRY, Status.ENOLEDGER, Status.EBADREQ)
     return (
         ids[0] < -1
@@ -123,20 +124,20 @@ def _read_below_0(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _read_by(asked: pb.ReadRequest) -> int:
-    """The id of the entry that the bookie looks for."""
+    """Return the id of the entry that the bookie looks for."""
     polls = asked.flag == pb.ReadRequest.ENTRY_PIGGYBACK and asked.HasField("previousLAC") and asked.entryId == -1
     return asked.previousLAC + 1 if polls else asked.entryId
 
 
 def _lower_lac(one: Operation, apache: Said, ours: Said) -> bool:
-    """Both have one, and ours is the greater."""
+    """Return whether both answers have a LAC, and ours is greater."""
     if _single(one, pb.READ_LAC) is None or apache.lac is None or ours.lac is None:
         return False
     return apache.lac < ours.lac and (apache.status is ours.status or _is_without_entry(apache, ours))
 
 
 def _is_without_entry(apache: Said, ours: Said) -> bool:
-    """Both have an explicit LAC and no entry, which is a failure of Apache's bookies only."""
+    """Return whether both have an explicit LAC and no entry, which only Apache's bookies answer with a failure."""
     return (apache.status, ours.status) == (Status.EIO, Status.EOK) and apache.last is ours.last is None
 
 
@@ -147,14 +148,16 @@ def _lac_without_an_entry(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _lower_last(one: Operation, apache: Said, ours: Said) -> bool:
-    """Java's memtable, when it has been switched, says the last entry since then, whatever there was before."""
+    """Return whether Apache's last entry is lower. Java's memtable, once switched, answers with the last entry added
+    since then."""
     if apache.last is None or ours.last is None or apache.last < 0:
         return False
     return apache.last < ours.last and apache.status is ours.status is Status.EOK
 
 
 def _list_without_one(one: Operation, apache: Said, ours: Said) -> bool:
-    """Java lists the pages of its index up to the last entry there, without that one if it is the first of its page."""
+    """Return whether only one entry is missing in Apache's list. Java lists the pages of its index up to the last
+    entry, and omits that entry if it is the first of its page."""
     if not (apache.listed and ours.listed):
         return False
     held, listed = _ids(ours.listed), _ids(apache.listed)
@@ -204,14 +207,14 @@ def _batch_below_0(one: Operation, apache: Said, ours: Said) -> bool:
 
 
 def _too_large_a_number(one: Operation, apache: Said, ours: Said) -> bool:
-    """Another tenth byte of a varint than 1, which Java takes it for without a look, or a length or a tag of which it
-    takes 32 bits."""
+    """Return whether a number is too large. Java takes any tenth byte of a varint for 1, and takes only 32 bits of a
+    length or a tag."""
     large = re.search(rb"[\x80-\xff]{9}[\x00\x02-\x7f]", one.frame) is not None or _has_long_length(one.frame[4:])
     return apache.wire in ("v3", "silent", "closed") and large
 
 
 def _has_long_length(message: bytes) -> bool:
-    """Whether the length or the tag of a field has more than 32 bits."""
+    """Return whether the length or the tag of a field has more than 32 bits."""
     at, fixed = 0, {1: 8, 5: 4}
     while at < len(message):
         tag, at = _varint(message, at)
@@ -229,7 +232,7 @@ def _has_long_length(message: bytes) -> bool:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """The number that begins here, and where it ends."""
+    """Return the number that begins here, and where it ends."""
     end = at
     while end < len(message) and message[end] & 0x80:
         end += 1
@@ -260,14 +263,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 ELSEWHERE: tuple[str, ...] = (
-    "a fencing read that finds nothing",  # the same answer, at another time
-    "an explicit LAC",  # the same answer, at another time
+    "a fencing read that finds nothing",  # the answer is the same, but comes at another time
+    "an explicit LAC",  # the answer is the same, but comes at another time
     "a fence or a close while a long poll waits",
     "read −1 and read LAC in limbo",
     "an add in limbo",
     "EUNKNOWNLEDGERSTATE on v2",
     "a deleted ledger id",
-    "deferred sync",  # the same answer, at another time
+    "deferred sync",  # the answer is the same, but comes at another time
 )
-"""Rows that no operation of the differential test can show: what they say is seen by time, in limbo, or behind a
+"""Rows that no operation of the differential test can show, because the difference is in the time, in limbo, or after a
 deletion."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/trial interop distributedlog``: Apache DistributedLog, unchanged, keeps its logs on our bookies.
 
-Two writers in JVMs of their own (java/distributedlog/LogCalls.java) write records, one after the other: the first is
-killed, the second hangs until another takes over, a bookie is killed under the third. Record N has transaction id N, so
-that each record that was acknowledged is looked for, in order, once, byte for byte. Exit code 0: nothing was lost.
+Three writers in JVMs of their own (java/distributedlog/LogCalls.java) write records, one after the other. The first is
+killed. The second hangs until the third takes over, and a bookie is killed under the third. Record N has transaction id
+N. So the trial checks that each acknowledged record is there, in order, once, byte for byte. Exit code 0 means that
+nothing was lost.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ class Writer(JavaProgram):
         self.call("open", uri=self._namespace, client=self._name, segment_bytes=SEGMENT_BYTES)
 
     def take_over(self) -> int:
-        """Become the log's writer; returns the first number that is free."""
+        """Become the log's writer. Return the first free number."""
         return int(self.call("writer", log=LOG, within_s=WITHIN_S)["last"]) + 1
 
     def submit_write(self, first: int, count: int) -> Future[dict[str, Any]]:
         return self.submit("write", log=LOG, first=first, count=count, **PATTERN.arguments())
 
     def write(self, first: int, count: int) -> int:
-        """Write so many, all acknowledged; returns the next number."""
+        """Write ``count`` records, all acknowledged. Return the next number."""
         said = self.result(self.submit_write(first, count), WITHIN_S, "write")
         assert "failed" not in said, said
         assert said["acked"] == first + count, said
         return first + count
 
     def wait_acked(self, number: int) -> int:
-        """Wait until the records before ``number`` are acknowledged; returns how many are."""
+        """Wait until the records before ``number`` are acknowledged. Return how many are acknowledged."""
         deadline = time.monotonic() + WITHIN_S
         while (acked := int(self.call("acked")["acked"])) < number:
             assert time.monotonic() < deadline, f"{acked} records acknowledged, not {number}"
@@ -66,8 +67,9 @@ class Writer(JavaProgram):
 
 
 def check_read(said: dict[str, Any], first: int, end: int | None, least: int = 0) -> int:
-    """Records from ``first`` to ``end``, or to wherever it ended, in order and unchanged; returns the next number."""
-    assert said["wrong"] == -1, f"record {said['wrong']} came out of turn"
+    """Check the records from ``first`` to ``end``, or to the log's end: in order and unchanged. Return the next
+    number."""
+    assert said["wrong"] == -1, f"record {said['wrong']} is out of order"
     found = first + said["count"]
     assert end is None or found == end, f"the log ends at {found}, not {end}"
     assert found >= least, f"record {least - 1} was acknowledged, and the log ends at {found}"
@@ -100,7 +102,7 @@ def _story(steps: Steps, cluster: LocalCluster, writers: list[Writer]) -> None:
         check_read(second.result(second.submit_read(1, end - 1), WITHIN_S, "read"), 1, end)
         step.found = f"{end - 1} records in {len(_segments(second))} segments"
     with steps.step("the writer is killed, another takes over") as step:
-        follower = third.submit_read(1, None, quiet_ms=20_000)  # over all that happens
+        follower = third.submit_read(1, None, quiet_ms=20_000)  # reads during all following steps
         first.submit_write(end, FOREVER)
         acked = first.wait_acked(end + 3000)
         first.kill()
@@ -115,8 +117,8 @@ def _story(steps: Steps, cluster: LocalCluster, writers: list[Writer]) -> None:
         end = third.write(end, 1000)
         second.resume()
         said = second.result(writing, WITHIN_S, "write")
-        assert "failed" in said, "the writer that hung was not told"
-        with contextlib.suppress(PeerError):  # else it tries to get the log's lock back
+        assert "failed" in said, "the writer that hung got no error"
+        with contextlib.suppress(PeerError):  # otherwise it tries to get the log's lock back
             second.call("close_writer", log=LOG, within_s=WITHIN_S)
         taken = end - 1000
         assert before < said["acked"] <= taken, f"{said['acked'] - 1} were acknowledged, {taken - 1} are there"
@@ -131,7 +133,7 @@ def _story(steps: Steps, cluster: LocalCluster, writers: list[Writer]) -> None:
         end += 12_000
         assert said["acked"] == end, said
         changed = [ledger for ledger in _ledgers(third) if _fragments(cluster, ledger) > 1]
-        assert changed, "no ensemble was changed"
+        assert changed, "no ensemble changed"
         step.found = f"{end - 1} acknowledged; ledger {changed} has another ensemble"
     with steps.step("all is read without that bookie, and by who followed") as step:
         third.call("close_writer", log=LOG, within_s=WITHIN_S)
@@ -171,7 +173,7 @@ def _fragments(cluster: LocalCluster, ledger_id: int) -> int:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run all steps. Returns the exit code."""
+    """Run all steps, and return the exit code."""
     return run(
         parser("scripts/trial interop distributedlog", "DistributedLog on our bookies.").parse_args(words), trial
     )

@@ -22,28 +22,29 @@ from bk_cli.local.apache_jars import PLUGIN, RESOLVE_S, VERSION, cached, resolve
 from bk_cli.local.java import find_java
 
 MAIN, SECOND, THIRD = VERSION, "4.18.0", "4.16.6"
-"""The peers: the version that most people run, the newest, and one before it."""
+"""The peers: the version that most people run, the newest version, and an older one."""
 
 VERSIONS = (MAIN, SECOND, THIRD)
 
 DISTRIBUTED_LOG, PULSAR = "distributedlog-4.17.3", "pulsar-4.2.4"
-"""Applications that keep their data in ledgers; they bring the client library that they were built with."""
+"""Applications that keep their data in ledgers. Each includes the client library that it was built with."""
 
 OFFLOADER = ("org.apache.pulsar", "tiered-storage-jcloud", "4.0.8")
-"""The newest offloader that is on Maven Central. Its formats are those of 4.2."""
+"""The newest offloader on Maven Central. Its formats are those of 4.2."""
 
 COMPILE_S = 300.0
 _PROGRAMS = "interop.jar"
 _JAVA_SOURCES = Path(__file__).parent / "java"
 _PLUGIN_SOURCES = Path(__file__).parents[2] / "contrib" / "java-token-auth" / "src" / "main" / "java"
 
-_WITH_BENCHMARK = frozenset({MAIN})  # 4.18.0 has none
+_WITH_BENCHMARK = frozenset({MAIN})  # 4.18.0 has no benchmark
 _APPLICATIONS = {
     DISTRIBUTED_LOG: ("org.apache.distributedlog", "distributedlog-core"),
     PULSAR: ("org.apache.pulsar", "pulsar-broker"),
 }
 _VERSIONS_OF = {PULSAR: ("org.apache.pulsar", "pulsar")}
-"""A parent whose list of versions holds for everything that is brought along: else Maven mixes those of others."""
+"""The parent whose list of versions applies to all dependencies. Without it Maven mixes these with versions from other
+lists."""
 _SOURCES = {
     DISTRIBUTED_LOG: ("Lines.java", "Pattern.java", "distributedlog/*.java"),
     PULSAR: ("Lines.java", "pulsar/*.java"),
@@ -52,7 +53,7 @@ _SOURCES_OF_PEERS = ("*.java",)
 
 
 class KitError(RuntimeError):
-    """The kit cannot do its work: what, which value, what to do."""
+    """An error of the kit. It says what failed, with which value, and what to do."""
 
     def __init__(self, what: str, *, value: str = "", remedy: str = "") -> None:
         super().__init__("; ".join(filter(None, (what, value, remedy))))
@@ -60,7 +61,7 @@ class KitError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A version of Apache BookKeeper on this machine, or an application on it, with our programs for it."""
+    """A version of Apache BookKeeper on this machine, or an application that uses it, with our programs for it."""
 
     version: str
     java: str
@@ -69,7 +70,7 @@ class Toolchain:
 
     @property
     def class_path(self) -> str:
-        """Our programs first, then all jars."""
+        """The class path: our programs first, then all jars."""
         return os.pathsep.join(str(path) for path in (*self.programs, *self.jars))
 
     @property
@@ -80,8 +81,8 @@ class Toolchain:
 
 @functools.cache
 def toolchain(version: str = MAIN) -> Toolchain:
-    """The jars of ``version``, or of an application, and our programs; resolves and compiles what the cache lacks.
-    Raises KitError, PackageMismatchError (there is no Maven, or it cannot), JavaMissingError."""
+    """Return the jars of ``version``, or of an application, and our programs. Resolve and compile what the cache lacks.
+    Raises KitError, PackageMismatchError (Maven is missing or fails), JavaMissingError."""
     java = find_java().path
     versions_of = (*_VERSIONS_OF[version], _artifacts(version)[0][2]) if version in _VERSIONS_OF else None
     jar_files = tuple(sorted(resolved(version, _artifacts(version), versions_of=versions_of).glob("*.jar")))
@@ -96,7 +97,8 @@ def toolchain(version: str = MAIN) -> Toolchain:
 
 
 def offloader() -> Path:
-    """The archive with Pulsar's offloader to object storage. Raises KitError and what :func:`toolchain` raises."""
+    """Return the archive with Pulsar's offloader to object storage. Raises KitError and the errors of
+    :func:`toolchain`."""
     folder = cached(f"offloader-{OFFLOADER[2]}", _fetch_offloader, RESOLVE_S)
     return folder / f"{OFFLOADER[1]}-{OFFLOADER[2]}.nar"
 
@@ -108,7 +110,7 @@ def _fetch_offloader(folder: Path) -> None:
     command = [maven, "-B", "-ntp", "-q", f"{PLUGIN}:copy", f"-Dartifact={':'.join(OFFLOADER)}"]
     _run([*command, f"-DoutputDirectory={folder}"], RESOLVE_S, "Maven could not fetch the offloader")
     (jar,) = folder.glob("*.jar")
-    jar.rename(jar.with_suffix(".nar"))  # Maven Central has it as a jar; a broker loads files of this name only
+    jar.rename(jar.with_suffix(".nar"))  # Maven Central has a jar, but a broker loads only files with this name
 
 
 def _digest(text: str) -> str:
@@ -144,7 +146,7 @@ def _run(command: list[str], within_s: float, what: str, remedy: str = "") -> No
 
 
 def _artifacts(version: str) -> list[tuple[str, str, str]]:
-    """Group, artifact and number of what has the name ``version``, the main one first."""
+    """Return group, artifact and number of each artifact with the name ``version``, the main one first."""
     if version in _APPLICATIONS:
         return [(*_APPLICATIONS[version], version.rpartition("-")[2])]
     beside = ["bookkeeper-benchmark"] if version in _WITH_BENCHMARK else []
@@ -152,7 +154,7 @@ def _artifacts(version: str) -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    from tests.interop import class_data, jars  # this module by its own name
+    from tests.interop import class_data, jars  # imports this module under its own name
 
     for wanted in sys.argv[1:] or VERSIONS:
         began = time.monotonic()

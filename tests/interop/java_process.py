@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java programs as processes: ours, which answer commands for as long as they live, and Apache's, run to their end."""
+"""Java programs as processes: ours, which answer commands until they end, and Apache's, which run to their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bk_cli.local.children import child_environment, last_lines
 from tests.interop import class_data
 from tests.interop.jars import KitError, Toolchain
 
-START_S = 180.0  # of a JVM of ours, on a busy machine
+START_S = 180.0  # for a start of a JVM of ours on a busy machine
 CALL_S = 60.0
 _END_S = 10.0
 
@@ -37,48 +37,50 @@ FLAGS = (
     "-XX:ActiveProcessorCount=2",
     "-XX:-UsePerfData",
 )
-"""What Apache's programs need on Java 17."""
+"""The options that Apache's programs need on Java 17."""
 
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
-"""Starts soon and stays small: for everything whose speed is not measured."""
+"""Options for programs whose speed is not measured. They start soon and stay small."""
 
 FAST = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m")
-"""For measurements."""
+"""Options for measurements."""
 
 
 class PeerError(KitError):
-    """Apache's library or bookie said no: ``code`` and ``name`` of its BKException, or another exception's name."""
+    """A refusal of Apache's library or bookie, with ``code`` and ``name`` of its BKException, or the name of another
+    exception."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(f"{error['name']}: {error['message']}")
         self.name: str = error["name"]
         self.code: int | None = error.get("code")
-        self.acked = 0  # of a failed row of adds, how many were done
+        self.acked = 0  # how many adds of a failed row were done
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended, and all it printed."""
+    """The exit code of a program that ended, and its output."""
 
     code: int
     output: str
 
     def checked(self) -> str:
-        """The output. Raises KitError if the program failed."""
+        """Return the output. Raises KitError if the program failed."""
         if self.code:
             raise KitError(f"the program ended with {self.code}", value=self.output[-4000:])
         return self.output
 
 
 def _java(tools: Toolchain, main: str, flags: Sequence[str]) -> list[str]:
-    """The command that runs a main class."""
+    """Return the command that runs a main class."""
     return [tools.java, *FLAGS, *flags, *class_data.options(tools, main), "-cp", tools.class_path, main]
 
 
 def run_main(
     tools: Toolchain, main: str, arguments: Sequence[str], *, within_s: float, flags: Sequence[str]
 ) -> Finished:
-    """Run a main class of the jars to its end. Raises KitError if it takes longer; it is killed then."""
+    """Run a main class of the jars to its end. If it takes longer than ``within_s``, it is killed. Raises KitError in
+    this case."""
     command = [*_java(tools, main, flags), *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -127,11 +129,11 @@ class Daemon:
         return self._process.poll() is None
 
     def printed(self) -> bytes:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self.log_path.read_bytes()[self._log_start :]
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """End the process with ``kill -9``."""
         _kill_group(self._process)
         self._process.wait()
         assert self._process.stdin is not None
@@ -147,8 +149,8 @@ class Daemon:
 
 
 class Program:
-    """A program that answers lines of JSON (java/Lines.java). It ends with :meth:`close` or :meth:`kill`, and when this
-    process does."""
+    """A program that answers lines of JSON (java/Lines.java). It ends at :meth:`close` or :meth:`kill`, or with this
+    process."""
 
     def __init__(self, name: str, command: Sequence[str], log_path: Path) -> None:
         self.main, self.log_path = name, log_path
@@ -174,7 +176,8 @@ class Program:
         return self._process.poll() is None
 
     def submit(self, command: str, **arguments: Any) -> Future[dict[str, Any]]:
-        """Send a command; the future gives the answer, a PeerError, or KitError if the program ends before."""
+        """Send a command. The future returns the answer, or raises PeerError, or KitError if the program ends
+        before."""
         future: Future[dict[str, Any]] = Future()
         given = {name: value for name, value in arguments.items() if value is not None}
         with self._lock:
@@ -185,17 +188,19 @@ class Program:
             self._waiting[self._last_id] = future
             line = json.dumps({"id": self._last_id, "do": command, **given})
             assert self._process.stdin is not None
-            with contextlib.suppress(OSError, ValueError):  # it has ended: the reader says so to every future
+            # the program has ended, and the reader sets this error in every future
+            with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
         return future
 
     def call(self, command: str, *, within_s: float = CALL_S, **arguments: Any) -> dict[str, Any]:
-        """A command's answer. Raises PeerError if Java raised, KitError if there was none in time."""
+        """Send a command, and return its answer. Raises PeerError if Java raised, KitError if no answer came in
+        time."""
         return self.result(self.submit(command, **arguments), within_s, command)
 
     def result(self, future: Future[dict[str, Any]], within_s: float, command: str) -> dict[str, Any]:
-        """What :meth:`submit` gave, as :meth:`call` answers."""
+        """Return the result of a future of :meth:`submit`, with the errors of :meth:`call`."""
         try:
             return future.result(within_s)
         except FutureTimeoutError:
@@ -203,7 +208,7 @@ class Program:
             raise KitError(f"{self.main} did not answer {command!r} within {within_s:.0f} s", value=said) from None
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """End the program with ``kill -9``."""
         _kill_group(self._process)
         self._process.wait()
         assert self._process.stdin is not None
@@ -212,14 +217,14 @@ class Program:
         self._reader.join(_END_S)
 
     def pause(self) -> None:
-        """Stop it in its tracks, as a machine that hangs; :meth:`resume` goes on."""
+        """Stop the program until :meth:`resume`, as if its machine hung."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self, within_s: float = _END_S) -> None:
-        """End it. It is its input that ends; if that does not help in time, it is killed."""
+        """Close the program's input, so that it ends. Kill it if it has not ended in time."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -266,6 +271,6 @@ class JavaProgram(Program):
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:  # not reaped yet, so its number is still its own
+    if process.poll() is None:  # not reaped yet, so the pid is still its own
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

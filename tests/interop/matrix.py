@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/trial interop matrix``: every cell on real processes. Cells in which all pairs of values meet come first,
-so that a run that ends early has seen something of everything."""
+"""``scripts/trial interop matrix``: runs every cell on real processes. It begins with a selection of cells that has all
+pairs of values, so that a run that ends early has covered them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MatrixTrial(Trial):
     about = "Every client on every kind of bookies, by every wire and digest; what it does, both kinds of client read."
     unit = "cell"
     rounds = None
-    world_rounds = 100  # then a new cluster: it keeps the disk and the JVMs small
+    world_rounds = 100  # then a new cluster follows, so that disk and JVMs stay small
     wanted = ("passed",)
 
     def __init__(self, ask: argparse.Namespace) -> None:
@@ -59,7 +59,7 @@ class MatrixTrial(Trial):
         return self.cells[figures.rounds] if figures.rounds < end else None
 
     def only(self, words: Sequence[str]) -> list[Cell]:
-        """The cells whose name has one of the words: ``java-4.18.0/mixed/v2``."""
+        """Return the cells whose name has one of the words, for example ``java-4.18.0/mixed/v2``."""
         return [cell for cell in self.cells if any(word in str(cell) for word in words)]
 
     @contextmanager

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our client and Apache's behind one interface, so that a story is told once for both.
+"""Our client and Apache's behind one interface, so that a story is written once for both.
 
 A *party* is a client library with its wire: ours over gRPC where a bookie offers it (``grpc``) or over Apache's wire
-alone (``v3``), Apache's of some version on ``v3`` or ``v2``. Calls block. Bookies of a new ledger are chosen by the
-story: the first ones are its ensemble, the others replace failed ones.
+alone (``v3``), or a version of Apache's on ``v3`` or ``v2``. Calls block. The story chooses the bookies of a new
+ledger: the first ones are its ensemble, the others replace failed ones.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ Sizes = tuple[int, int, int]
 
 
 def said(error: BaseException) -> str:
-    """A refusal in the words of neither side."""
+    """Return a word for a refusal that is the same for both libraries."""
     name = error.name if isinstance(error, PeerError) else error.code if isinstance(error, BookKeeperError) else ""
     return _SAID.get(name, f"{name or type(error).__name__}: {error}")
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """What a call is refused with; "nothing" if it is not."""
+    """Return the refusal of a call, or "nothing" if the call succeeds."""
     try:
         call()
     except (PeerError, BookKeeperError) as error:
@@ -69,37 +69,37 @@ def refusal(call: Callable[[], object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a row of adds ended: so many entries were acknowledged, counted from the first of the row."""
+    """The end of a row of adds: how many entries were acknowledged, counted from the first of the row."""
 
     acked: int
-    said: str  # empty if all of them were
+    said: str  # the refusal; empty if all were acknowledged
 
 
 class Adding(Protocol):
-    """Adds under way. :meth:`ended` raises TimeoutError if they still are."""
+    """Adds under way. :meth:`ended` raises TimeoutError if they do not end in time."""
 
     def halt(self) -> None:
-        """Send nothing more."""
+        """Send no more adds."""
 
     def ended(self, within_s: float = CALL_S) -> Ended: ...
 
 
 class Writer(Protocol):
-    """A ledger open for appending."""
+    """A ledger that is open for appending."""
 
     ledger_id: int
 
     def add(self, count: int, pattern: Pattern, *, first: int, window: int = 100) -> None:
-        """Entries of the pattern; all are acknowledged when this returns."""
+        """Add entries of the pattern. All are acknowledged when this returns."""
 
     def begin(self, count: int, pattern: Pattern, *, first: int, window: int, pause_ms: int = 0) -> Adding:
-        """The same, under way; with a pause before each entry."""
+        """Begin to add entries of the pattern, with a pause before each entry."""
 
     def append(self, payload: bytes) -> None:
-        """One entry, whatever came before."""
+        """Append one entry, whatever came before it."""
 
     def lac(self) -> int:
-        """How far it is confirmed, while adds are under way too."""
+        """Return the id up to which entries are confirmed. Adds may be under way."""
 
     def close(self) -> None: ...
 
@@ -111,7 +111,7 @@ class Tail(Protocol):
 
 
 class Reader(Protocol):
-    """A ledger open for reading. ``lac`` and ``closed`` are as they were when it was opened."""
+    """A ledger that is open for reading. ``lac`` and ``closed`` are as they were when it was opened."""
 
     lac: int
     closed: bool
@@ -131,17 +131,17 @@ class Party(Protocol):
     def delete(self, ledger_id: int) -> None: ...
     def ledger_ids(self) -> list[int]: ...
     def fragments(self, ledger_id: int) -> dict[int, tuple[str, ...]]:
-        """First entry ids and ensembles, as this client reads them."""
+        """Return first entry ids and ensembles, as this client reads them."""
 
     def rest(self) -> None:
-        """Close what the last story left open."""
+        """Close everything that the last story left open."""
 
 
 # --- Apache's ---
 
 
 class JavaParty:
-    """Apache's client. ``peer`` is the JVM that it lives in; ``conf`` more of its configuration."""
+    """Apache's client. ``peer`` is its JVM, and ``conf`` is additional configuration."""
 
     is_ours = False
 
@@ -177,7 +177,7 @@ class JavaParty:
         return {int(first): tuple(members) for first, members in ensembles.items()}
 
     def rest(self) -> None:
-        """Ledgers left open cost nothing; the client lives as long as its JVM."""
+        """Do nothing. Open ledgers cost nothing, and the client lives as long as its JVM."""
 
 
 class JavaWriter:
@@ -233,20 +233,21 @@ class JavaReader:
 
 
 class OurParty:
-    """Our client. Each ledger that it creates has a client of its own, which sees no bookies but the chosen ones."""
+    """Our client. For each ledger that it creates it has another client, which sees only the chosen bookies."""
 
     is_ours = True
 
     def __init__(self, uri: str, wire: str, config: ClientConfig) -> None:
         self.name = f"ours/{wire}"
         self._uri, self._config = uri, config
-        chosen = (BOOKIE_RPC,) if wire == "v3" else ("grpc", BOOKIE_RPC)  # Apache's bookies have the second only
+        chosen = (BOOKIE_RPC,) if wire == "v3" else ("grpc", BOOKIE_RPC)  # Apache's bookies have only the second lane
         self._lanes = {lane: LANES[lane] for lane in chosen}
         self._thread = LoopThread("our party")
         self._clients: list[BookKeeper] = []
 
     def call(self, work: Coroutine[Any, Any, T], within_s: float = CALL_S) -> T:
-        """What ``work`` returns. A TimeoutError says where it, and all else that this client does, waits."""
+        """Return the result of ``work``. A TimeoutError says where this call, and everything else in this client,
+        waits."""
 
         async def bounded() -> T:
             task = asyncio.ensure_future(work)
@@ -317,7 +318,7 @@ class OurParty:
 
 
 def _waits(work: object) -> str:
-    """The line at which each of the coroutines stands that wait for one another."""
+    """Return the lines at which a chain of coroutines waits."""
     places = []
     while work is not None:
         kind = next((kind for kind in ("cr", "ag", "gi") if hasattr(work, f"{kind}_frame")), "")
@@ -326,13 +327,13 @@ def _waits(work: object) -> str:
             places.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}")
         if kind:
             work = getattr(work, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
-        else:  # a step of an async generator, which does not say of which
+        else:  # a step of an async generator; the generator is not known here
             work = next((each for each in gc.get_referents(work) if hasattr(each, "ag_frame")), None)
     return " > ".join(places)
 
 
 def _see_only(store: TreeStore, bookies: Sequence[str]) -> None:
-    """Other bookies seem read-only: their addresses are known, and none of them is chosen."""
+    """Let other bookies seem read-only: their addresses are known, and none of them is chosen."""
     writable, read_only = store.writable_bookies, store.read_only_bookies
 
     def chosen() -> dict[BookieId, BookieServiceInfo]:
@@ -356,7 +357,7 @@ class OurWriter:
     async def _add(
         self, count: int, pattern: Pattern, first: int, window: int, pause_ms: int, halt: threading.Event
     ) -> None:
-        """``window`` entries in flight, and a pause for each, as Apache's client does it here."""
+        """Add with ``window`` entries in flight and a pause before each, as the program with Apache's client does."""
         writer = self._writer
         assert writer.last_add_pushed == first - 1
         for begin in itertools.takewhile(lambda _: not halt.is_set(), range(first, first + count, window)):
@@ -448,7 +449,7 @@ class OurTail:
 
 
 def _read(first: int, payloads: list[bytes], *, ended: bool = False) -> Read:
-    """As a Java program says it."""
+    """Return a read in the form of a Java program."""
     some = bool(payloads)
     return Read(
         first=first if some else -1,

@@ -30,15 +30,15 @@ PASSWORD = b"passwd"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a read or a tail brought: consecutive entries, and a checksum of them (:func:`pattern.checksum`)."""
+    """The result of a read or a tail: consecutive entries, and a checksum of them (:func:`pattern.checksum`)."""
 
     first: int
     last: int
     count: int
-    size: int  # of all payloads
+    size: int  # the bytes of all payloads
     checksum: str
     payloads: tuple[bytes, ...]
-    ended: bool = False  # of a tail: the ledger is closed, and this was its end
+    ended: bool = False  # a tail has reached the end of a closed ledger
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> Read:
@@ -49,7 +49,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """What a handle knows of its ledger."""
+    """The state of a ledger, as a handle knows it."""
 
     ledger_id: int
     lac: int
@@ -63,24 +63,27 @@ class LedgerState:
 
 
 class PeerClient(JavaProgram):
-    """The JVM. Its commands may be sent from several threads."""
+    """The JVM. Several threads may send commands to it."""
 
     def __init__(self, tools: Toolchain, log_path: Path, flags: Sequence[str] = QUICK) -> None:
         super().__init__(tools, "PeerClient", log_path, flags)
 
     def client(self, uri: str, *, wire: int = 3, conf: Mapping[str, object] | None = None) -> JavaClient:
-        """Apache's ``BookKeeper``; ``conf`` takes any key of its ClientConfiguration (``explicitLacInterval``)."""
+        """Return Apache's ``BookKeeper``. ``conf`` takes any key of its ClientConfiguration
+        (``explicitLacInterval``)."""
         return JavaClient(
             self, self.call("client", within_s=START_S, uri=uri, wire=wire, conf=dict(conf or {}))["client"]
         )
 
     def bookie_client(self, *, auth: bool = False) -> JavaBookieClient:
-        """Single requests to single bookies; ``auth``: with a plug-in that no bookie knows."""
+        """Return a client for single requests to single bookies. With ``auth`` it uses a plug-in that no bookie
+        knows."""
         fields = self.call("bookie_client", auth=auth, conf={})
         return JavaBookieClient(self, fields["client"])
 
     def identity(self, uri: str, cookies_of: Sequence[str] = ()) -> dict[str, Any]:
-        """``instance_id``, and ``cookies``: the text of each, as Apache's registration manager reads them."""
+        """Return ``instance_id``, and ``cookies``: the text of each cookie, as Apache's registration manager reads
+        them."""
         return self.call("identity", uri=uri, cookies_of=list(cookies_of))
 
 
@@ -104,8 +107,8 @@ class JavaClient:
         ledger_id: int | None = None,
         within_s: float = CALL_S,
     ) -> JavaLedger:
-        """A new ledger; ``digest`` is CRC32, CRC32C, MAC or DUMMY. ``adv``: a LedgerHandleAdv, whose writer gives the
-        entry ids; with ``ledger_id`` always."""
+        """Create a ledger. ``digest`` is CRC32, CRC32C, MAC or DUMMY. With ``adv`` it is a LedgerHandleAdv, whose
+        writer chooses the entry ids. With ``ledger_id`` it always is one."""
         fields = self.peer.call(
             "create",
             within_s=within_s,
@@ -131,7 +134,7 @@ class JavaClient:
         recover: bool = True,
         within_s: float = CALL_S,
     ) -> JavaLedger:
-        """A ledger to read; ``recover`` fences and closes it."""
+        """Open a ledger for reading. ``recover`` fences and closes it."""
         fields = self.peer.call(
             "open",
             within_s=within_s,
@@ -147,11 +150,11 @@ class JavaClient:
         self.peer.call("delete", client=self._number, ledger_id=ledger_id)
 
     def ledger_ids(self) -> list[int]:
-        """All ledgers of the cluster, sorted."""
+        """Return all ledgers of the cluster, sorted."""
         return sorted(self.peer.call("list", client=self._number)["ledger_ids"])
 
     def metadata(self, ledger_id: int) -> dict[str, Any]:
-        """The ledger's metadata as Apache's reader understands them; byte values are bytes."""
+        """Return the ledger's metadata as Apache's reader understands them. Byte values are bytes."""
         fields = self.peer.call("metadata", client=self._number, ledger_id=ledger_id)
         fields["password"] = base64.b64decode(fields["password"])
         fields["custom"] = {key: base64.b64decode(value) for key, value in fields["custom"].items()}
@@ -159,11 +162,13 @@ class JavaClient:
         return fields
 
     def bookies(self) -> dict[str, Any]:
-        """``writable``, ``read_only``, ``all`` (with a cookie), and ``infos``: the registration of each."""
+        """Return ``writable``, ``read_only``, ``all`` (with a cookie), and ``infos``: the registration of each
+        bookie."""
         return self.peer.call("bookies", client=self._number)
 
     def close(self) -> None:
-        """Takes two seconds, in which Netty waits. The end of the JVM ends its clients as well."""
+        """Close the client. This takes two seconds, in which Netty waits. The end of the JVM ends its clients as
+        well."""
         self.peer.call("close_client", client=self._number)
 
 
@@ -178,8 +183,8 @@ class JavaLedger:
     def submit_add(
         self, count: int, pattern: Pattern, *, first: int = 0, window: int = 1000, pause_ms: int = 0
     ) -> Future[dict[str, Any]]:
-        """Adds of the pattern's entries ``first`` to ``first + count - 1``, with ``window`` of them in flight and a
-        pause before each. ``first`` is where the ledger stands, or the first explicit id of a LedgerHandleAdv."""
+        """Add the pattern's entries ``first`` to ``first + count - 1``, with ``window`` of them in flight and a pause
+        before each. ``first`` is the ledger's next entry, or the first explicit id of a LedgerHandleAdv."""
         return self.peer.submit(
             "add",
             ledger=self._number,
@@ -191,18 +196,18 @@ class JavaLedger:
         )
 
     def halt(self) -> None:
-        """End adds that are under way: what was sent is waited for, and nothing more is sent."""
+        """End adds that are under way. Those that were sent are awaited, and no more are sent."""
         self.peer.call("halt", ledger=self._number)
 
     def add(
         self, count: int, pattern: Pattern, *, first: int = 0, window: int = 1000, within_s: float = CALL_S
     ) -> LedgerState:
-        """The same, and wait. A PeerError says in ``acked`` how many were done."""
+        """Add entries as :meth:`submit_add`, and wait. A PeerError says in ``acked`` how many were done."""
         future = self.submit_add(count, pattern, first=first, window=window)
         return added(self.peer.result(future, within_s, "add"))
 
     def add_bytes(self, payload: bytes, *, entry_id: int = 0, within_s: float = CALL_S) -> LedgerState:
-        """One entry; ``entry_id`` is for a LedgerHandleAdv."""
+        """Add one entry. ``entry_id`` is for a LedgerHandleAdv."""
         return added(
             self.peer.call(
                 "add", within_s=within_s, ledger=self._number, count=1, first=entry_id, payload=_text(payload)
@@ -220,7 +225,7 @@ class JavaLedger:
         return LedgerState.of(self.peer.call("state", ledger=self._number))
 
     def last_confirmed(self, how: str = "read") -> int:
-        """The LAC asked of the bookies: ``read``, ``try`` (the first answer serves) or ``explicit``."""
+        """Return the LAC that the bookies answer: ``read``, ``try`` (the first answer suffices) or ``explicit``."""
         answer = self.peer.call("last_confirmed", ledger=self._number, how=how)["lac"]
         assert isinstance(answer, int)
         return answer
@@ -228,7 +233,7 @@ class JavaLedger:
     def read(
         self, first: int, last: int, *, how: str = "confirmed", payloads: bool = False, within_s: float = CALL_S
     ) -> Read:
-        """Entries ``first`` to ``last``: ``confirmed``, ``unconfirmed``, or by ``batch`` reads."""
+        """Read the entries ``first`` to ``last``: ``confirmed``, ``unconfirmed``, or by ``batch`` reads."""
         return Read.of(
             self.peer.call(
                 "read", within_s=within_s, ledger=self._number, first=first, last=last, how=how, payloads=payloads
@@ -236,7 +241,7 @@ class JavaLedger:
         )
 
     def tail(self, first: int = 0, *, poll_ms: int = 1000) -> JavaTail:
-        """Follow the ledger from ``first`` on: by long polls, or on v2, which has none, every ``poll_ms``."""
+        """Follow the ledger from ``first`` on, by long polls. On v2, which has none, ask every ``poll_ms``."""
         fields = self.peer.call("tail", ledger=self._number, first=first, poll_ms=poll_ms)
         return JavaTail(self.peer, fields["tail"])
 
@@ -248,7 +253,7 @@ class JavaTail:
         self._peer, self._number = peer, number
 
     def take(self, count: int, *, within_s: float = 10.0, payloads: bool = False) -> Read:
-        """The next entries: ``count``, or fewer if the ledger ended or the time is over."""
+        """Return the next entries: ``count``, or fewer if the ledger ended or the time is over."""
         within_ms = int(within_s * 1000)
         fields = self._peer.call(
             "take", within_s=within_s + CALL_S, tail=self._number, count=count, within_ms=within_ms, payloads=payloads
@@ -257,13 +262,14 @@ class JavaTail:
 
 
 class JavaBookieClient:
-    """Requests below ledgers. Answers have ``rc``, the library's code for the bookie's status, and its ``name``."""
+    """Sends requests below the level of ledgers. Answers have ``rc``, the library's code for the bookie's status, and
+    its ``name``."""
 
     def __init__(self, peer: PeerClient, number: int) -> None:
         self.peer, self._number = peer, number
 
     def submit(self, command: str, bookie: str, **arguments: Any) -> Future[dict[str, Any]]:
-        """A request (java/BookieCalls.java: ``read``, ``force`` …)."""
+        """Send a request (java/BookieCalls.java: ``read``, ``force`` …)."""
         return self.peer.submit(f"bookie_{command}", client=self._number, bookie=bookie, **arguments)
 
     def call(self, command: str, bookie: str, **arguments: Any) -> dict[str, Any]:
@@ -274,7 +280,7 @@ class JavaBookieClient:
 
 
 def added(fields: Mapping[str, Any]) -> LedgerState:
-    """The state after an add. Raises PeerError, which says in ``acked`` how many were done."""
+    """Return the state after an add. Raises PeerError, which says in ``acked`` how many were done."""
     if "failed" in fields:
         error = PeerError(fields["failed"])
         error.acked = fields["acked"]

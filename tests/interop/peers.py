@@ -31,7 +31,7 @@ from tests.interop.peer_client import PeerClient
 SESSION_TIMEOUT_MS = 4000
 SHELL_S = 60.0
 _MIB = 1024 * 1024
-_ANY_PORT = 3181  # of a configuration that no bookie is started with; Apache's check wants one
+_ANY_PORT = 3181  # for a configuration without a bookie, because Apache's check requires a port
 
 _CONF: Mapping[str, object] = {
     "advertisedAddress": "127.0.0.1",
@@ -41,8 +41,8 @@ _CONF: Mapping[str, object] = {
     "journalPreAllocSizeMB": 4,
     "journalMaxSizeMB": 64,
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
-    "skipListSizeLimit": 8 * _MIB,  # a bookie holds two of them; several share a small heap
-    "diskCheckInterval": 3_600_000,  # each check of a disk with room ends the read-only mode that a test asked for
+    "skipListSizeLimit": 8 * _MIB,  # a bookie holds two lists, and several bookies share a small heap
+    "diskCheckInterval": 3_600_000,  # each check of a disk with room ends the read-only mode that a test set
     "diskUsageThreshold": 0.99,
     "diskUsageWarnThreshold": 0.98,
     "minUsableSizeForEntryLogCreation": 0,
@@ -61,7 +61,7 @@ _SOON: Mapping[str, object] = {
     "statisticsEnabled": "false",
     "httpServerEnabled": "false",
 }
-"""Of autorecovery in a test: by default it waits for half a minute here, and for five there."""
+"""Short waits of autorecovery for tests. The defaults are half a minute for some and five minutes for others."""
 
 APACHE_WAITS: Mapping[str, object] = {
     "openLedgerRereplicationGracePeriod": 30_000,
@@ -73,11 +73,11 @@ APACHE_WAITS: Mapping[str, object] = {
 
 
 class ApacheBookie:
-    """One bookie; made by :class:`ApacheCluster`. Its directory outlives stops and kills."""
+    """One bookie, made by :class:`ApacheCluster`. Its directory outlives stops and kills."""
 
     def __init__(self, cluster: ApacheCluster, host: JavaProgram, conf_path: Path, port: int) -> None:
         self._cluster, self._host, self.conf_path, self.port = cluster, host, conf_path, port
-        self.bookie_id = ""  # known when it has started
+        self.bookie_id = ""  # known once the bookie has started
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,26 +91,27 @@ class ApacheBookie:
         return self._host.submit("start", conf=str(self.conf_path))
 
     def started(self, answer: Future[dict[str, Any]]) -> None:
-        """Wait until it is registered and serves."""
+        """Wait until the bookie is registered and serves."""
         self.bookie_id = self._host.result(answer, START_S, "start")["bookie"]
 
     def start(self) -> None:
-        """Start it again, after a stop or a kill."""
+        """Start the bookie again, after a stop or a kill."""
         if not self._host.is_running:
             self._host = self._cluster.new_host(self.conf_path.stem)
         self.started(self.submit_start())
 
     def stop(self) -> None:
-        """In order, as SIGTERM ends it."""
+        """Stop the bookie in order, as SIGTERM does."""
         self._host.call("stop", conf=str(self.conf_path))
 
     def kill(self) -> None:
-        """``kill -9``. Raises KitError if others live in its JVM."""
+        """End the bookie with ``kill -9``. Raises KitError if its JVM has other bookies."""
         self._check_alone()
         self._host.kill()
 
     def pause(self) -> None:
-        """As a machine that hangs, until :meth:`resume`. Raises KitError if others live in its JVM."""
+        """Stop the bookie until :meth:`resume`, as if its machine hung. Raises KitError if its JVM has other
+        bookies."""
         self._check_alone()
         self._host.pause()
 
@@ -118,7 +119,7 @@ class ApacheBookie:
         self._host.resume()
 
     def set_read_only(self, on: bool) -> None:
-        """Move it to read-only mode or back, while it runs."""
+        """Move the running bookie to read-only mode or back."""
         assert self._host.call("read_only", conf=str(self.conf_path), on=on)["read_only"] is on
 
     def _check_alone(self) -> None:
@@ -127,13 +128,14 @@ class ApacheBookie:
 
 
 class ApacheCluster:
-    """Bookies of one version below a ledgers root of their own. The root is there when this returns: Apache's code made
-    it, unless ``uri`` names one that exists."""
+    """Bookies of one version below a ledgers root of their own. The constructor lets Apache's code make the root,
+    unless ``uri`` names one that exists."""
 
     def __init__(
         self, tools: Toolchain, zookeeper: str, path: Path, *, uri: str = "", flags: Sequence[str] = QUICK
     ) -> None:
-        """``zookeeper`` is ``host:port``; ``path`` gets directories, configurations and logs."""
+        """Make the cluster without bookies. ``zookeeper`` is ``host:port``; ``path`` gets directories, configurations
+        and logs."""
         self.tools, self.path, self._flags = tools, path, flags
         self.uri = uri or f"zk+hierarchical://{zookeeper}/apache-{uuid.uuid4().hex[:8]}/ledgers"
         self.bookies: list[ApacheBookie] = []
@@ -150,8 +152,8 @@ class ApacheCluster:
                 raise
 
     def format(self, uri: str) -> None:
-        """Let Apache's code make a cluster's records at ``uri``, as ``initnewcluster`` does. The folder above the root
-        it does not make."""
+        """Let Apache's code make a cluster's records at ``uri``, as ``initnewcluster`` does. It does not make the node
+        above the root."""
         kazoo = KazooClient(uri.split("/")[2], timeout=SESSION_TIMEOUT_MS / 1000)
         kazoo.start(START_S)
         try:
@@ -164,7 +166,7 @@ class ApacheCluster:
             raise KitError("Apache's code could not make a cluster", value=uri)
 
     def start(self, count: int, conf: Mapping[str, object] | None = None) -> list[ApacheBookie]:
-        """Start so many bookies at once, all in the cluster's first JVM."""
+        """Start ``count`` bookies at once, all in the cluster's first JVM."""
         ports = free_ports(count)
         made = [self._new_bookie(self._first_host, port, conf or {}) for port in ports]
         for bookie, answer in [(bookie, bookie.submit_start()) for bookie in made]:
@@ -172,20 +174,20 @@ class ApacheCluster:
         return made
 
     def add_bookie(self, conf: Mapping[str, object] | None = None) -> ApacheBookie:
-        """Start one in a JVM of its own, so that it can be killed."""
+        """Start a bookie in a JVM of its own, so that it can be killed."""
         (port,) = free_ports(1)
         bookie = self._new_bookie(self.new_host(f"bookie-{port}"), port, conf or {})
         bookie.started(bookie.submit_start())
         return bookie
 
     def peer_client(self, tools: Toolchain | None = None) -> PeerClient:
-        """A JVM with a client of this version, or of another; it ends with the cluster."""
+        """Return a JVM with a client of this version, or of another. It ends with the cluster."""
         self._clients.append(PeerClient(tools or self.tools, self.path / f"client-{len(self._clients)}.log"))
         return self._clients[-1]
 
     def shell(self, *arguments: str, port: int = 0, within_s: float = SHELL_S) -> Finished:
-        """A command of ``BookieShell``, at the machine of the bookie of ``port``, one of ours or of Apache's. All
-        commands of a cluster run in one JVM."""
+        """Run a command of ``BookieShell`` with the configuration of the bookie at ``port``, one of ours or of
+        Apache's. All commands of a cluster run in one JVM."""
         port = port or (self.bookies[0].port if self.bookies else _ANY_PORT)
         if self._shell is None:
             self._shell = JavaProgram(self.tools, "AdminShell", self.path / "shell.log", QUICK)
@@ -196,14 +198,14 @@ class ApacheCluster:
         return Finished(said["code"], said["output"])
 
     def autorecovery(self, conf: Mapping[str, object] | None = None) -> Daemon:
-        """Start an Auditor and a ReplicationWorker, as Apache's main class does, which look at once and try soon again.
-        The caller ends it."""
+        """Start an Auditor and a ReplicationWorker, as Apache's main class does, with short waits. The caller ends
+        them."""
         path = self._write_conf("autorecovery", _ANY_PORT, {**_SOON, **(conf or {})})
         main = "org.apache.bookkeeper.replication.AutoRecoveryMain"
         return Daemon(self.tools, main, ["--conf", str(path)], self.path / "autorecovery.log")
 
     def benchmark(self, name: str, *arguments: str, within_s: float, flags: Sequence[str] = QUICK) -> Finished:
-        """A class of Apache's benchmarks (``BenchThroughputLatency``). Raises KitError if this version has none."""
+        """Run a class of Apache's benchmarks (``BenchThroughputLatency``). Raises KitError if this version has none."""
         if not self.tools.has_benchmark:
             raise KitError("Apache published no benchmark programs", value=self.tools.version)
         main = f"org.apache.bookkeeper.benchmark.{name}"
@@ -211,16 +213,16 @@ class ApacheCluster:
 
     @property
     def servers(self) -> str:
-        """What Apache's benchmarks take for ``-zookeeper``: they append ``/ledgers`` to it."""
+        """The value of ``-zookeeper`` for Apache's benchmarks, which append ``/ledgers`` to it."""
         return self.uri.partition("://")[2].removesuffix("/ledgers")
 
     def close(self) -> None:
-        """Kill everything that was started here; directories and logs stay."""
+        """Kill everything that was started here. Directories and logs stay."""
         for program in self._programs:
             program.kill()
 
     def end(self, within_s: float) -> None:
-        """Let each program that was started here end by itself."""
+        """Wait until each program that was started here has ended by itself."""
         for program in self._programs:
             program.close(within_s)
 
@@ -237,7 +239,7 @@ class ApacheCluster:
         self.close()
 
     def new_host(self, name: str) -> JavaProgram:
-        """A JVM for bookies."""
+        """Start a JVM for bookies."""
         host = JavaProgram(self.tools, "BookieHost", self.path / f"{name}.log", self._flags)
         self._hosts.append(host)
         return host

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``scripts/trial interop pulsar``: an Apache Pulsar broker, unchanged, keeps its topics on our bookies.
 
-The broker's jars come from Maven Central. Its client is ``pulsar-client`` of PyPI, which goes into a venv that lasts as
-long as this trial (tests/interop/pulsar_calls.py). Message N has sequence id N and the broker drops doubles, so that
-each message that was acknowledged is looked for, in order, once, byte for byte. The broker keeps no messages in its own
-memory: what is read comes from the bookies. Exit code 0: nothing was lost.
+The broker's jars come from Maven Central. Its client is ``pulsar-client`` of PyPI, in a venv that lasts as long as this
+trial (tests/interop/pulsar_calls.py). Message N has sequence id N, and the broker drops doubles. So the trial checks
+that each acknowledged message is there, in order, once, byte for byte. The broker keeps no messages in its own memory,
+so all reads come from the bookies. Exit code 0 means that nothing was lost.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ numHttpServerThreads=8
 
 
 def broker_settings(changed: Mapping[str, str]) -> str:
-    """The configuration of a broker, with these settings changed or added."""
+    """Return the configuration of a broker, with these settings changed or added."""
     lines = [line for line in BROKER.splitlines() if line.partition("=")[0] not in changed]
     return "\n".join([*lines, *(f"{name}={value}" for name, value in changed.items())]) + "\n"
 
@@ -75,7 +75,7 @@ SMALL = ("-Xmx768m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=1")
 
 
 class Site(Protocol):
-    """Where bookies are: their cluster, and a folder for what a broker and its clients write."""
+    """The cluster of the bookies, and a folder for the files of a broker and its clients."""
 
     @property
     def uri(self) -> str: ...
@@ -85,7 +85,7 @@ class Site(Protocol):
 
 
 class Broker:
-    """One broker; its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration,
+    """One broker. Its state outlives it in ledgers and ZooKeeper. ``settings`` are lines of its configuration, and
     ``environment`` has variables of its process."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Broker:
         self.url, self._web_url = f"pulsar://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.web_port}"
 
     def initialize(self) -> None:
-        """Make Pulsar's records, on the ledgers root that our bookies have."""
+        """Make Pulsar's records on the ledgers root that our bookies have."""
         self._conf.write_text(
             f"{self._settings}brokerServicePort={self.port}\nwebServicePort={self.web_port}\n"
             f"metadataStoreUrl=zk:{self._zookeeper}\nconfigurationMetadataStoreUrl=zk:{self._zookeeper}\n"
@@ -123,7 +123,7 @@ class Broker:
         run_main(self._tools, main, arguments, within_s=WITHIN_S, flags=QUICK).checked()
 
     def initialize_transactions(self) -> None:
-        """Make the topics of one coordinator of transactions; the broker needs transactionCoordinatorEnabled."""
+        """Make the topics of one coordinator of transactions. The broker needs transactionCoordinatorEnabled."""
         main = "org.apache.pulsar.PulsarTransactionCoordinatorMetadataSetup"
         arguments = ["--cluster", "ours", "--configuration-store", f"zk:{self._zookeeper}"]
         arguments += ["--initial-num-transaction-coordinators", "1"]
@@ -134,7 +134,7 @@ class Broker:
         return self._web_url
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the broker, and wait until it serves."""
         main = "org.apache.pulsar.PulsarBrokerStarter"
         flags = (
             *self._flags,
@@ -163,7 +163,7 @@ class Broker:
             return False
 
     def admin(self, method: str, path: str, body: bytes | None = None) -> str:
-        """A request to the broker's admin port; ``body`` is JSON."""
+        """Send a request to the broker's admin port, and return the answer. ``body`` is JSON."""
         headers = {"Content-Type": "application/json"} if body is not None else {}
         request = urllib.request.Request(f"{self._web_url}/admin/v2/{path}", body, headers, method=method)
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -172,7 +172,7 @@ class Broker:
 
 
 def install_client(path: Path, wanted: str = CLIENT) -> tuple[Path, str]:
-    """A venv with Pulsar's client, and the extras that ``wanted`` names; returns its Python, and the client's
+    """Make a venv with Pulsar's client and the extras that ``wanted`` names. Return its Python and the client's
     version."""
     uv, python = str(Path(sys.executable).with_name("uv")), path / "bin" / "python"
     for command in (
@@ -204,7 +204,7 @@ class Client(Program):
         )
 
     def produced(self, future: Future[dict[str, Any]], end: int) -> int:
-        """Wait until all are acknowledged; returns the next number."""
+        """Wait until all messages are acknowledged. Return the next number."""
         said = self.result(future, WITHIN_S, "produce")
         assert (said["acked"], said["failures"]) == (end, []), said
         return end
@@ -217,19 +217,19 @@ class Client(Program):
         return acked
 
     def read_all(self, end: int) -> None:
-        """Read the topic from its begin by a reader: all of it, and nothing else."""
+        """Read the topic with a reader. It must have all messages and no others."""
         said = self.call("read", within_s=WITHIN_S, topic=TOPIC, count=end, give_up_s=60)
         check(said, 0, end)
-        assert not said["more"], "there is more than was produced"
+        assert not said["more"], "the topic has more messages than were produced"
 
     def consume(self, first: int, count: int) -> None:
-        """The next messages of the subscription, each acknowledged."""
+        """Consume and acknowledge the next messages of the subscription."""
         said = self.call("consume", within_s=WITHIN_S, subscription=SUBSCRIPTION, count=count, give_up_s=60)
         check(said, first, first + count)
 
 
 def check(said: dict[str, Any], first: int, end: int) -> None:
-    assert said["wrong"] == -1, f"message {said['wrong']} came out of turn"
+    assert said["wrong"] == -1, f"message {said['wrong']} is out of order"
     assert (said["first"], said["first"] + said["count"]) == (first, end), said
     assert said["checksum"] == PATTERN.checksum(first, end - 1)
 
@@ -273,7 +273,7 @@ def _story(steps: Steps, cluster: LocalCluster, broker: Broker, producer: Client
         end = producer.produced(producing, end + 20_000)
         consumer.read_all(end)
         changed = [ledger for ledger in _of_topic(broker) if len(_members(cluster, ledger)) > 1]
-        assert changed, "no ensemble was changed"
+        assert changed, "no ensemble changed"
         step.found = f"{end} messages, all read without it; ledgers {changed} have another ensemble"
     with steps.step("the broker is killed while messages come") as step:
         producing = producer.submit_produce(end, 20_000)
@@ -315,11 +315,11 @@ def _of_topic(broker: Broker) -> list[int]:
 
 
 def _members(cluster: LocalCluster, ledger_id: int) -> list[tuple[str, ...]]:
-    """The ensembles of a ledger."""
+    """Return the ensembles of a ledger."""
     with Access(cluster.uri).store() as store:
         return [fragment.ensemble for fragment in store.read_ledger(ledger_id).value.fragments]
 
 
 def main(words: Sequence[str]) -> int:
-    """Run all steps. Returns the exit code."""
+    """Run all steps, and return the exit code."""
     return run(parser("scripts/trial interop pulsar", "A Pulsar broker on our bookies.").parse_args(words), trial)

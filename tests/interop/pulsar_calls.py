@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulsar's own Python client as a process: lines of JSON in, lines of JSON out, as java/Lines.java has them.
+"""Pulsar's own Python client as a process that reads and writes lines of JSON, as java/Lines.java does.
 
 ``tests/interop/pulsar.py`` runs it with the Python of a venv that has ``pulsar-client`` and nothing of this project.
 """
@@ -23,7 +23,7 @@ RECEIVE_MS = 500
 
 
 class Calls:
-    """Commands and what they keep between each other. Each command has a thread of its own."""
+    """The commands, and their state between calls. Each command has a thread of its own."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -37,7 +37,8 @@ class Calls:
     def produce(
         self, topic: str, name: str, first: int, count: int, window: int, pattern: dict[str, int]
     ) -> dict[str, Any]:
-        """Messages of the pattern, whose sequence ids are their numbers; ``acked`` is the first without an ack."""
+        """Produce messages of the pattern, whose sequence ids are their numbers. ``acked`` is the first number without
+        an ack."""
         producer = self._client.create_producer(
             topic,
             producer_name=name,
@@ -53,7 +54,7 @@ class Calls:
         def sent(number: int) -> Callable[[Any, Any], None]:
             def told(result: Any, _: Any) -> None:
                 if result == pulsar.Result.Ok and number == self._acked and not failures:
-                    self._acked += 1  # acks come in order, all on one thread of the library
+                    self._acked += 1  # acks come in order, on one thread of the library
                 elif result != pulsar.Result.Ok or number != self._acked:
                     failures.append(f"message {number}: {result}")
                 done.release()
@@ -73,14 +74,14 @@ class Calls:
         return {"acked": self._acked}
 
     def subscribe(self, topic: str, subscription: str) -> dict[str, Any]:
-        """A durable subscription from the first message on, or where its consumer before stopped."""
+        """Open a durable subscription, from the first message on or from where its last consumer stopped."""
         self._consumers[subscription] = self._client.subscribe(
             topic, subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=100
         )
         return {}
 
     def consume(self, subscription: str, count: int, give_up_s: float) -> dict[str, Any]:
-        """The next messages, each acknowledged."""
+        """Consume the next messages, and acknowledge each."""
         consumer = self._consumers[subscription]
         numbers: list[int] = []
         payloads: list[bytes] = []
@@ -96,12 +97,12 @@ class Calls:
         return _found(numbers, payloads)
 
     def leave(self, subscription: str) -> dict[str, Any]:
-        """Close the consumer; the subscription stays."""
+        """Close the consumer. The subscription stays."""
         self._consumers.pop(subscription).close()
         return {}
 
     def read(self, topic: str, count: int, give_up_s: float) -> dict[str, Any]:
-        """The topic from its first message on, by a reader."""
+        """Read the topic from its first message on with a reader."""
         reader = self._client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=500)
         numbers: list[int] = []
         payloads: list[bytes] = []
@@ -129,8 +130,9 @@ def _found(numbers: list[int], payloads: list[bytes]) -> dict[str, Any]:
 
 
 def serve(calls: Any) -> None:
-    """Carry out commands, each by the method of its name."""
-    # The library prints to this process's output: what we answer goes where the output went before.
+    """Carry out commands. Each calls the method of its name."""
+    # The library prints to this process's standard output. So answers go to a copy of it, and the output itself
+    # elsewhere.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     lock = threading.Lock()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.interop.pulsar_ends``: the last message of an idle topic of a Pulsar broker, on our bookies, or on
-Apache's with ``--apache``.
+"""``python -m tests.interop.pulsar_ends``: checks when the last message of an idle topic is shown. The topic's broker
+is on our bookies, or on Apache's with ``--apache``.
 
-Each time one message is sent to an idle topic, and then nothing. With the broker's address a batch read, a tail in
-Python and a Spark stream show the message within a second of its acknowledgement. Without it none of them shows it, and
-with ``readMode=quorum`` each shows it after the settle time. The Spark stream is a query of a real Spark.
+Each time one message is sent to an idle topic, and no other one after it. With the broker's address a batch read, a
+tail in Python and a Spark stream show the message within a second of its acknowledgement. Without the address none of
+them shows it. With ``readMode=quorum`` each shows it after the settle time. The Spark stream is a query of a real
+Spark.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from tests.spark.sessions import ClassicSpark
 
 SETTLE_MS = 5_000
 WITHIN_S = 1.0
-"""A message is shown so soon after its acknowledgement if the broker is asked."""
+"""How many seconds after its acknowledgement a message may be shown if the broker is asked."""
 SLACK_S = 5.0
-"""A message is shown at most so long after the settle time and the tenth of it that a topic must have been idle."""
+"""How many seconds a message may be shown late. It is due after the settle time and the tenth of it for which a topic
+must be idle."""
 ROUNDS = 5
 PARTITIONS = 3
 
@@ -60,7 +62,7 @@ class Shown:
 
 @contextmanager
 def tail(topic: Topic) -> Iterator[Shown]:
-    """What a tail shows, on a thread of its own."""
+    """Yield the values that a tail shows. The tail has a thread of its own."""
     shown, batches = Shown(), topic.tail(columns=["value"])
 
     def follow() -> None:
@@ -79,7 +81,7 @@ def tail(topic: Topic) -> Iterator[Shown]:
 
 @contextmanager
 def query(spark: Any, world: World, name: str, checkpoint: Path, **options: str) -> Iterator[Shown]:
-    """What a Spark stream shows."""
+    """Yield the values that a Spark stream shows."""
     shown = Shown()
     source = spark.readStream.format("bookkeeper").option("metadataServiceUri", world.bookkeeper.store.uri)
     frame = source.options(topic=name, startingOffsets="earliest", columns="value", **options).load()
@@ -122,7 +124,7 @@ def _following(kind: str, spark: Any, world: World, name: str, checkpoint: Path,
 
 
 def _send(world: World, name: str, text: str) -> float:
-    """Send one message with a producer that stays open; return when it was acknowledged."""
+    """Send one message with a producer that stays open. Return when it was acknowledged."""
     return float(world.python.call("send", topic=name, text=text)["acked"])
 
 
@@ -139,7 +141,7 @@ def _batch_read(world: World, name: str) -> str:
         acked = _send(world, name, text)
         assert _values(world.topic(name))[-1] == text.encode()
         took.append(time.time() - acked)
-        assert len(_values(world.bookkeeper.topic(name))) == number, "without a broker the last one is missing"
+        assert len(_values(world.bookkeeper.topic(name))) == number, "without a broker the last message must be missing"
     return _times(took)
 
 
@@ -160,7 +162,7 @@ def _times(took: Sequence[float]) -> str:
 
 
 def _quorum_batch(world: World, spark: Any, local: str) -> str:
-    """All partitions wait together, in Python and in Spark."""
+    """Read all partitions in Python and in Spark. They wait for the settle time together."""
     name = TOPICS + local
     world.broker.admin("PUT", f"persistent/public/default/{local}/partitions", b"%d" % PARTITIONS)
     wanted = list[bytes]()
@@ -168,7 +170,7 @@ def _quorum_batch(world: World, spark: Any, local: str) -> str:
         for text in (f"a{number}", f"b{number}"):
             _send(world, f"{name}-partition-{number}", text)
             wanted.append(text.encode())
-    assert len(_values(world.bookkeeper.topic(name))) < len(wanted), "bookies know that the last ones are confirmed"
+    assert len(_values(world.bookkeeper.topic(name))) < len(wanted), "bookies already have the LAC of the last messages"
     source = spark.read.format("bookkeeper").option("metadataServiceUri", world.bookkeeper.store.uri)
     frame = source.options(topic=name, readMode="quorum", quorumSettleMs=str(SETTLE_MS))
 
@@ -191,7 +193,7 @@ def _quorum_batch(world: World, spark: Any, local: str) -> str:
 
 
 def _quorum_follows(world: World, name: str, following: Any) -> str:
-    """What the LAC confirms comes at once, and the last message after the settle time."""
+    """Follow a topic. Messages up to the LAC must come at once, and the last message after the settle time."""
     settle_s, took = SETTLE_MS / 1000, []
     _send(world, name, "first")
     with following as shown:
@@ -200,8 +202,8 @@ def _quorum_follows(world: World, name: str, following: Any) -> str:
             _send(world, name, f"a{number}")
             acked = _send(world, name, f"b{number}")
             early = shown.wait(b"a%d" % number, 20) - acked
-            assert early < settle_s / 2, f"what is confirmed came {early:.1f} s late"
-            assert b"b%d" % number not in shown, "bookies know that the last one is confirmed"
+            assert early < settle_s / 2, f"a message below the LAC came {early:.1f} s late"
+            assert b"b%d" % number not in shown, "bookies already have the LAC of the last message"
             took.append(shown.wait(b"b%d" % number, 2 * settle_s + SLACK_S) - acked)
     assert settle_s <= min(took), took
     assert max(took) < 1.1 * settle_s + SLACK_S, took

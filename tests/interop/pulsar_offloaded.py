@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broker that offloads ledgers: its own offloader writes the objects, its clients read them through the broker, and
+"""A broker that offloads ledgers. Its own offloader writes the objects, its clients read them through the broker, and
 our rows come from the objects.
 
 The driver is ``S3``, because ``aws-s3`` asks Amazon for the regions of its buckets. It takes its credentials from the
-environment of the broker.
+broker's environment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WITHIN_S = 120.0
 
 
 def settings(s3: S3Endpoint, path: Path) -> dict[str, str]:
-    """The settings of a broker that offloads to this server."""
+    """Return the settings of a broker that offloads to this server."""
     return {
         "offloadersDirectory": str(offloader().parent),
         "narExtractionDirectory": str(path / "nar"),
@@ -49,7 +49,7 @@ def settings(s3: S3Endpoint, path: Path) -> dict[str, str]:
 
 
 def offloaded(steps: Steps, world: World) -> None:
-    """Ledgers in object storage, first beside those of the bookies, then alone."""
+    """Read ledgers from object storage, first while bookies have them too, then when only the objects are left."""
     from tests.interop.pulsar_topics import compare
 
     with steps.step("offloaded by the broker, and read from object storage", go_on=True) as step:
@@ -61,11 +61,13 @@ def offloaded(steps: Steps, world: World) -> None:
         before = world.ours(NAME)
         ledgers = _offload(world)
         blocks = sum(-(-len(each) // BLOCK_BYTES) for each in world.s3.objects.values() if len(each) > BLOCK_BYTES)
-        assert blocks >= 2, "an object has more than one block"
+        assert blocks >= 2, "an object has only one block"
         read = [each for each in world.s3.requests if each.startswith("GET")]
         ours = world.ours(NAME, offload=STORAGE)
-        assert len([each for each in world.s3.requests if each.startswith("GET")]) > len(read), "ours read no object"
-        assert ours == before, "the rows of the bookies"
+        assert len([each for each in world.s3.requests if each.startswith("GET")]) > len(read), (
+            "our read read no object"
+        )
+        assert ours == before, "the rows differ from those that the bookies gave"
         step.found = compare(world.java_reads(NAME), ours) + f"; {len(ledgers)} ledgers"
         _keep(world, ledgers)
     with steps.step("offloaded, and deleted from the bookies", go_on=True) as step:
@@ -79,7 +81,7 @@ def offloaded(steps: Steps, world: World) -> None:
 
 
 def _offload(world: World) -> list[int]:
-    """Offload all ledgers but the open one; return their ids."""
+    """Offload all ledgers but the open one. Return their ids."""
     admin = world.broker.admin
     stats = json.loads(admin("GET", f"{REST}/internalStats"))
     ledger, entry = map(int, stats["lastConfirmedEntry"].split(":"))
@@ -119,7 +121,7 @@ def _keep(world: World, ledgers: list[int]) -> None:
 def _wait(is_done: Any, again: Any = None) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not is_done():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition was not true in time"
         if again is not None:
             again()
         time.sleep(0.3)

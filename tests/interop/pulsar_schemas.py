@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics with schemas: our columns beside the values that Pulsar's Java client decodes, message by message.
+"""Topics with schemas: compares our columns with the values that Pulsar's Java client decodes, message by message.
 
 The Java client produces every kind of value, with schemas that it makes itself. Its reader, and our read with
-``topic_schema="latest"``, must give the same values under the same message ids.
+``topic_schema="latest"``, must return the same values under the same message ids.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NEW: dict[str, Any] = {
 
 
 def old(number: int) -> str:
-    """A value of OLD in Avro's JSON."""
+    """Return a value of OLD in Avro's JSON."""
     either = [None, {"int": number}, {"string": "é"}][number % 3]
     inner, dropped = {"n": number, "gone": "x" * number}, {"k": number}
     value = {"id": -number, "name": f"old {number}", "kind": "AB"[number % 2], "hash": "\u0001\u00ff"}
@@ -78,13 +78,13 @@ def old(number: int) -> str:
 
 
 def new(number: int) -> str:
-    """A value of NEW in Avro's JSON."""
+    """Return a value of NEW in Avro's JSON."""
     value = {"list": [0.5] * number, "title": f"new {number}", "id": 1 << 40, "kind": "B", "hash": "ab", "either": None}
     return json.dumps({**value, "inner": {"more": "m", "n": 1}, "added": {"string": "a"}, "filled": {}})
 
 
 def plain(value: Any) -> Any:
-    """Return a value of ours as the Java program writes it. Of a union of several types, only one member is not
+    """Return a value of ours in the form of the Java program. In a union of several types, only one member is not
     null."""
     if isinstance(value, dict):
         if value and all(name.startswith("member") for name in value):
@@ -119,8 +119,8 @@ def ours(world: World, topic: str) -> list[dict[str, Any]]:
 
 
 def same(theirs: list[dict[str, Any]], found: list[dict[str, Any]], least: int) -> str:
-    """Raises AssertionError at the first message that differs. A null value is a row of nulls with us, and an empty map
-    looks like an empty list."""
+    """Compare the messages of both. Raises AssertionError at the first message that differs. In our rows a null value
+    is a row of nulls, and an empty map looks like an empty list."""
     assert len(theirs) == len(found) >= least, f"{len(theirs)} messages of Pulsar's client, {len(found)} of ours"
     for at, (a, b) in enumerate(zip(theirs, found, strict=True)):
         identity = base64.b64encode(MessageId.deserialize(base64.b64decode(a["id"])).serialize()).decode()
@@ -148,7 +148,7 @@ def schema_kinds(steps: Steps, world: World) -> None:
                 topic = f"{TOPICS}{kind}"
                 program.call("produce", within_s=WITHIN_S, topic=topic, kind=kind, batched=kind != "STRING")
                 theirs = program.call("read", within_s=WITHIN_S, topic=topic, kind=kind)["rows"]
-                if kind == "TIME":  # we have the time of the day, in UTC
+                if kind == "TIME":  # our value is the time of the day, in UTC
                     theirs = [
                         each if each["value"] is None else {**each, "value": each["value"] % DAY_MS} for each in theirs
                     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pulsar's own Python client as a process that makes topics of many kinds, and says what a reader of them gets.
+"""Pulsar's own Python client as a process that makes topics of many kinds, and returns what a reader gets from them.
 
 ``tests/interop/pulsar_topics.py`` runs it with the Python of a venv that has ``pulsar-client``.
 """
@@ -34,18 +34,18 @@ class Order(pulsar_schema.Record):  # type: ignore[misc]  # pulsar-client has no
 
 
 class TopicCalls:
-    """Commands; each has a thread of its own."""
+    """The commands of the process. Each has a thread of its own."""
 
     def __init__(self) -> None:
         self._client: Any = None
-        self._kept: dict[str, Any] = {}  # producers of send, which stay open
+        self._kept: dict[str, Any] = {}  # the producers of send, which stay open
 
     def connect(self, url: str) -> dict[str, Any]:
         self._client = pulsar.Client(url, operation_timeout_seconds=SEND_S, logger=pulsar.ConsoleLogger())
         return {}
 
     def produce(self, topic: str, kind: str, count: int, seed: int = 1) -> dict[str, Any]:
-        """Produce messages of a kind; all are acknowledged when this returns."""
+        """Produce messages of a kind. All are acknowledged when this returns."""
         dice = random.Random(f"{kind} {seed}")
         producer = self._client.create_producer(topic, **_producer(kind))
         sent = 0
@@ -61,7 +61,7 @@ class TopicCalls:
         return {"sent": sent}
 
     def send(self, topic: str, text: str) -> dict[str, Any]:
-        """Send one message alone with a producer that stays open, and say when it was acknowledged."""
+        """Send one message alone with a producer that stays open. Return when it was acknowledged."""
         producer = self._kept.get(topic)
         if producer is None:
             producer = self._kept[topic] = self._client.create_producer(topic, **_producer("one"))
@@ -69,7 +69,8 @@ class TopicCalls:
         return {"acked": time.time()}
 
     def read(self, topic: str, give_up_s: float, compacted: bool = False, key: str = "") -> dict[str, Any]:
-        """What a reader gets of a topic without partitions, or of one partition, from its begin to its end."""
+        """Return the messages that a reader gets from a topic without partitions, or from one partition, from begin to
+        end."""
         more: dict[str, Any] = {}
         if key:
             more["crypto_key_reader"] = pulsar.CryptoKeyReader(key.replace("private", "public"), key)
@@ -93,7 +94,7 @@ def _ignore(*_: object) -> None:
 
 
 def _producer(kind: str) -> dict[str, Any]:
-    """The arguments of a producer of this kind."""
+    """Return the arguments for a producer of this kind."""
     found: dict[str, Any] = {
         "producer_name": f"producer of {kind}",
         "send_timeout_millis": SEND_S * 1000,

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.interop.pulsar_topics``: topics of many kinds, and our rows beside those of Pulsar's own clients.
+"""``python -m tests.interop.pulsar_topics``: topics of many kinds, for which our rows are compared with those of
+Pulsar's own clients.
 
-A Pulsar broker, unchanged, keeps its topics on our bookies, or on Apache's with ``--apache``. Its Python and its Java
-client produce. Then each topic is read from the ledgers, and by one of these clients through the broker: message ids,
-values, keys, times and properties must be equal, one by one. ``--golden FILE`` keeps some entries of each topic with
-their rows; tests without a broker read them.
+A Pulsar broker, unchanged, keeps its topics on our bookies, or on Apache's with ``--apache``. Its Python client and its
+Java client produce. Then each topic is read from the ledgers, and by one of these clients through the broker. Message
+ids, values, keys, times and properties must be equal, one by one. ``--golden FILE`` keeps some entries of each topic
+with their rows, which tests without a broker read.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ TOPICS = "persistent://public/default/"
 CLIENT = "pulsar-client[avro]"
 WITHIN_S = 120.0
 GOLDEN_ENTRIES, GOLDEN_BATCHES = 20, 2
-"""How many entries of a topic are kept; of a topic of large batches."""
+"""The number of entries that are kept of a topic, and of a topic with large batches."""
 LARGE_BATCHES = ("none", "lz4", "zlib", "zstd", "snappy", "keyed", "avro", "json")
 SETTINGS = {
     "transactionCoordinatorEnabled": "true",
@@ -70,15 +71,16 @@ SETTINGS = {
 }
 PYTHON_KINDS = ("plain", "none", "lz4", "zlib", "zstd", "snappy", "plain zstd", "keyed", "avro", "json")
 OBJECTS = "pulsar-offloaded.json"
-"""The file with the objects of a ledger, beside the one with entries."""
+"""The file with the objects of a ledger. It lies beside the file with entries."""
 SENT = 300
 QUORUM_SETTLE_MS = 2000
 EXPLAINED = 30
-"""How many entries at the end of a topic are explained."""
+"""The number of entries at the end of a topic that are explained."""
 
 
 def as_python_says(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows as the Python client gives them: it has no nulls and no ordering keys, and keys are text."""
+    """Return rows in the form of the Python client, which has no nulls and no ordering keys, and whose keys are
+    text."""
     found = []
     for row in rows:
         key = base64.b64decode(row["key"] or b"").decode()
@@ -88,13 +90,14 @@ def as_python_says(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def with_ids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the Java client, whose bytes of ids have a batch size of 0 where other clients write none."""
+    """Return rows of the Java client with our bytes of ids. Java's have a batch size of 0 where other clients write
+    none."""
     same = {each["id"]: MessageId.deserialize(base64.b64decode(each["id"])).serialize() for each in rows}
     return [{**each, "id": base64_of(same[each["id"]])} for each in rows]
 
 
 def compare(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]], least: int = 1) -> str:
-    """Raises AssertionError at the first message that differs."""
+    """Compare rows. Raises AssertionError at the first message that differs."""
     for at, (a, b) in enumerate(zip(theirs, ours, strict=False)):
         differs = {name: (str(a[name])[:200], str(b[name])[:200]) for name in a if a[name] != b[name]}
         assert not differs, f"message {at}: {differs}"
@@ -103,7 +106,7 @@ def compare(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]], le
 
 
 class World:
-    """A broker, its two clients, and ours."""
+    """A broker, its two clients, and our client."""
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class World:
         return with_ids(self.java.call("read", within_s=WITHIN_S, topic=name, **how)["rows"])
 
     def keep(self, kind: str, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Keep the first entries of a topic, and the rows of them."""
+        """Keep the first entries of a topic, with their rows."""
         with self.topic(name) as topic:
             (plan,) = topic.plan()
         first = plan.ranges[0]
@@ -214,7 +217,7 @@ def java_kinds(steps: Steps, world: World) -> None:
 
 
 def states(steps: Steps, world: World) -> None:
-    """Topics that something was done to."""
+    """Compare topics after operations on them, such as a trim."""
     admin = world.broker.admin
     with steps.step("compacted, as the Java client reads it", go_on=True) as step:
         name = TOPICS + "compacted"
@@ -248,7 +251,7 @@ def states(steps: Steps, world: World) -> None:
         admin("POST", "namespaces/public/default/retention", retention.format(0).encode())
 
         def is_trimmed() -> bool:
-            admin("POST", "persistent/public/default/trimmed/trim")  # again until the broker knows of the retention
+            admin("POST", "persistent/public/default/trimmed/trim")  # repeated until the broker uses the new retention
             return 0 < len(world.ours(name)) < 170
 
         _wait(is_trimmed)
@@ -261,7 +264,7 @@ def states(steps: Steps, world: World) -> None:
 
 
 def explained(steps: Steps, world: World) -> None:
-    """``bk topic explain`` says that an entry is shown if, and only if, a read has a row of it."""
+    """Check that ``bk topic explain`` says that an entry is shown if, and only if, a read has a row of it."""
     for name in ("transactions-0", "transactions-2", "chunked", "plain", "lz4"):
         with steps.step(f"{name}: what is said of entries is what reads show", go_on=True) as step:
             ids = [MessageId.deserialize(base64.b64decode(row["id"])) for row in world.ours(TOPICS + name)]
@@ -292,9 +295,11 @@ def _idle(world: World, name: str) -> str:
         acked = time.monotonic()
         assert next(tail).num_rows == 1
         took = time.monotonic() - acked
-    assert took < 1, f"it came {took:.2f} s after it was acknowledged"
+    assert took < 1, f"the message came {took:.2f} s after its acknowledgement"
     with world.bookkeeper.topic(name, access=PulsarAccess(quorum_settle_ms=QUORUM_SETTLE_MS)) as alone:
-        assert alone.to_arrow(columns=["value"]).num_rows == 4, "an ack quorum of bookies has the last one"
+        assert alone.to_arrow(columns=["value"]).num_rows == 4, (
+            "the read misses the last message, which an ack quorum of bookies has"
+        )
     return (
         f"shown {max(0.0, took) * 1000:.0f} ms after its producer was closed; without a broker {without} of 3 messages"
     )
@@ -327,7 +332,7 @@ class Tail:
 
 
 def followed(steps: Steps, world: World) -> None:
-    """A tail sees each message once, in order, whatever is done to the topic and to what it runs on."""
+    """Check that a tail sees each message once, in order, whatever happens to the topic and to its processes."""
     name, admin = TOPICS + "followed", world.broker.admin
     path = "persistent/public/default/followed/partitions"
     with steps.step(
@@ -371,7 +376,7 @@ def _kill_broker(world: World, number: int) -> None:
 def _wait(is_done: Any) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not is_done():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition was not true in time"
         time.sleep(0.2)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a cluster of both kinds of bookies secure: certificates for all, ours with roles, on the cluster for who
-speaks Apache's wire (docs/security.md §6.5)."""
+"""Certificates and roles for a cluster of both kinds of bookies: certificates for all, and for our bookies roles.
+Clients of Apache's wire have their role on the whole cluster (docs/security.md §6.5)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kit.certificates import Authority, java_settings
 
 
 class Secured:
-    """The files of such a cluster, below ``path``. ``client`` has the role writer, ``stranger`` none."""
+    """The files of such a cluster, below ``path``. ``client`` has the role writer, ``stranger`` has none."""
 
     def __init__(self, path: Path) -> None:
         self.authority = Authority(path / "pki")
@@ -26,11 +26,11 @@ class Secured:
         self._keys.chmod(0o600)
 
     def ours(self) -> dict[str, Any]:
-        """Settings of a bookie of ours."""
+        """Return the settings of a bookie of ours."""
         return self._bookie.settings(security="mixed", grant_keys_path=str(self._keys))
 
     def apaches(self) -> dict[str, object]:
-        """Settings of a bookie of Apache's."""
+        """Return the settings of a bookie of Apache's."""
         return java_settings(self._bookie)
 
     def give_roles(self, uri: str) -> None:

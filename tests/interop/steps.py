@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial as a row of steps. Each is printed with its time and what it found; if one fails, the exit code says so."""
+"""Runs a trial as a row of steps. Each is printed with its time and its finding. If a step fails, the exit code says
+so."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 @dataclass(slots=True)
 class Step:
-    """What was done, and what it said."""
+    """A step: what was done, and what was found."""
 
     what: str
     found: str = ""
@@ -34,7 +35,8 @@ class Steps:
 
     @contextmanager
     def step(self, what: str, *, go_on: bool = False) -> Iterator[Step]:
-        """One step; its block sets ``found``. What it raises fails the step, and with ``go_on`` no other."""
+        """Run a step, whose block sets ``found``. An exception fails the step. With ``go_on`` the next steps still
+        run."""
         step, began = Step(what), time.monotonic()
         self.done.append(step)
         try:
@@ -54,7 +56,7 @@ class Steps:
         return bool(self.done) and not any(step.failed for step in self.done)
 
     def table(self) -> str:
-        """As a table of Markdown."""
+        """Return the steps as a table of Markdown."""
         lines = ["| step | s | found |", "|---|---:|---|"]
         for step in self.done:
             found = " ".join(step.found.split()).replace("|", "/")[:300]
@@ -63,7 +65,7 @@ class Steps:
 
 
 def parser(name: str, about: str) -> argparse.ArgumentParser:
-    """The options of every trial; a trial may add its own."""
+    """Return a parser with the options of every trial. A trial may add its own."""
     made = argparse.ArgumentParser(prog=name, description=about)
     made.set_defaults(name=name)
     made.add_argument("--report", type=Path, metavar="PATH", help="write the table there as well")
@@ -72,9 +74,9 @@ def parser(name: str, about: str) -> argparse.ArgumentParser:
 
 
 def run(ask: argparse.Namespace, trial: Callable[[Steps, Path], None]) -> int:
-    """Run a trial in a folder of its own, which stays only if it failed. ``ask`` is what :func:`parser` parsed. Returns
-    the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up then too
+    """Run a trial in a folder of its own, which stays only if the trial failed. ``ask`` is the result of
+    :func:`parser`. Return the exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM cleans up too
     if ask.work is not None:
         ask.work.mkdir(parents=True, exist_ok=True)
     work, steps, ended = Path(tempfile.mkdtemp(prefix="trial-", dir=ask.work)), Steps(), False
@@ -82,7 +84,7 @@ def run(ask: argparse.Namespace, trial: Callable[[Steps, Path], None]) -> int:
         trial(steps, work)
         ended = True
     except Exception:
-        if not steps.done or steps.passed:  # else its step has told
+        if not steps.done or steps.passed:  # otherwise the failed step has printed it
             traceback.print_exc()
     except KeyboardInterrupt:
         print(f"{ask.name}: interrupted", file=sys.stderr)

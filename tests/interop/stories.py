@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cell of the matrix does, told once for both kinds of client.
+"""The stories of the matrix: what a cell does, written once for both kinds of client.
 
-The *actor* is the cell's client; *others* are clients of the other kind: for Apache's client ours, for ours Apache's of
-each version, one on v3, the other on v2. Each story ends with both kinds reading the same.
+The *actor* is the cell's client. *Others* are clients of the other kind. For Apache's client they are ours; for ours
+they are Apache's of each version, one on v3, the other on v2. At the end of each story both kinds read the same
+entries.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ STRIPED, WHOLE, ALL = (3, 2, 2), (3, 3, 2), (3, 3, 3)
 TAKE_S = 30.0
 POLL_MS = 3000
 WOKEN, WOKEN_S = 6, 8.0
-"""So many entries, one after the other, reach a tail in this time together; without long polls each takes POLL_MS."""
+"""The number of entries, one after the other, that reach a tail within WOKEN_S seconds together. Without long polls
+each takes POLL_MS."""
 
 OUR_CONFIG = ClientConfig(add_timeout_ms=5_000, reconnect_budget_ms=500, lac_stall_ms=POLL_MS)
 JAVA_CONF: Mapping[str, object] = {"addEntryTimeoutSec": 10, "readEntryTimeoutSec": 10}
 
 
 class StoryError(AssertionError):
-    """A cell failed: what was expected, what came."""
+    """The failure of a cell, with what was expected and what came."""
 
 
 def same(what: str, got: object, wanted: object) -> None:
@@ -68,7 +70,7 @@ class Matrix:
     APACHE = (MAIN, MAIN, SECOND)
 
     def party(self, client: str, wire: str) -> Party:
-        """Made when it is first needed."""
+        """Return a party, which is made on first use."""
         if (client, wire) not in self._parties:
             self._parties[client, wire] = self._made(client, wire)
         return self._parties[client, wire]
@@ -86,7 +88,8 @@ class Matrix:
         return [self.party(OURS, "v3" if cell.digest == "MAC" else "grpc")]
 
     def bookies(self, cell: Cell) -> list[AnyBookie]:
-        """Those of a ledger of this cell, and the last one, which replaces the first: it is of the other kind."""
+        """Return the bookies of a ledger of this cell, and as the last one the bookie that replaces the first. It is of
+        the other kind."""
         ours, theirs = self.cluster.ours, self.cluster.theirs
         if cell.bookies == "ours":
             return [*ours, theirs[2]]
@@ -97,7 +100,7 @@ class Matrix:
         return [theirs[2], ours[0], ours[1], ours[2]]
 
     def play(self, cell: Cell) -> None:
-        """Raises StoryError, or what a client raised that nothing explains."""
+        """Run a cell. Raises StoryError, or an error of a client that nothing explains."""
         story = Story(self, cell)
         try:
             STORIES[cell.operation](story)
@@ -127,7 +130,7 @@ class Story:
         return writer
 
     def check(self, ledger_id: int, last: int, pattern: Pattern, readers: Sequence[Party] | None = None) -> None:
-        """The ledger is closed, ends there and has these entries, for both kinds of client."""
+        """Check that the ledger is closed, ends at ``last`` and has these entries, for both kinds of client."""
         for party in readers or (self.actor, *self.others):
             reader = party.open(ledger_id, self.digest, recover=False)
             same(f"the end of ledger {ledger_id} for {party.name}", (reader.closed, reader.lac), (True, last))
@@ -136,7 +139,7 @@ class Story:
 
 
 def write(story: Story) -> None:
-    """Small entries of all sizes, then large ones; what is closed is read."""
+    """Write small entries of all sizes, then large ones. Close the ledger and read it."""
     for count, window, pattern in ((400, 100, PATTERN), (10, 4, LARGE)):
         writer = story.create(story.actor)
         writer.add(count, pattern, first=0, window=window)
@@ -145,7 +148,7 @@ def write(story: Story) -> None:
 
 
 def read(story: Story) -> None:
-    """Closed ledgers of all clients: whole, in parts, one entry; then an open one, up to its LAC."""
+    """Read closed ledgers of all clients: whole, in parts, and one entry. Then read an open one up to its LAC."""
     for party in (story.actor, *story.others):
         writer = story.create(party)
         writer.add(400, PATTERN, first=0)
@@ -163,14 +166,16 @@ def read(story: Story) -> None:
 
 
 def tail(story: Story) -> None:
-    """Entries reach a tail when they are confirmed, not when a poll has timed out; then the ledger ends.
+    """Follow a ledger. Entries must reach the tail when they are confirmed, not when a poll has timed out. Then the
+    ledger ends.
 
-    Apache's writer tells the LAC with its next entry only: of a striped ledger a bookie may not hear of it, and a poll
-    that waits there times out. So its ledger is on all bookies."""
+    Apache's writer sends the LAC only with its next entry. If a ledger is striped, some bookies may not get that entry,
+    and a poll that waits there times out. So the ledger of this story is on all bookies.
+    """
     for party in (story.actor, *story.others):
         writer = story.create(party, story.sizes if party.is_ours else WHOLE)
         writer.add(20, SMALL, first=0, window=1)
-        shown = 20 if party.is_ours else 19  # Apache's writer shows an entry with the next one
+        shown = 20 if party.is_ours else 19  # Apache's writer publishes an entry's LAC with the next entry
         reader = story.actor.open(writer.ledger_id, story.digest, recover=False)
         follow = reader.tail(0)
         same("what was there", follow.take(shown, within_s=TAKE_S).checksum, SMALL.checksum(0, shown - 1))
@@ -187,7 +192,8 @@ def tail(story: Story) -> None:
 
 
 def recover(story: Story) -> None:
-    """Who recovers finds all that a living writer was told, and the writer learns that it is fenced."""
+    """Recover a ledger. The recoverer must find all entries that a living writer had confirmed, and the writer must
+    report that it is fenced."""
     for party in (story.actor, *story.others):
         writer = story.create(party)
         writer.add(200, SMALL, first=0)
@@ -203,7 +209,7 @@ def recover(story: Story) -> None:
 
 
 def change(story: Story) -> None:
-    """A bookie is killed under a writer; one of the other kind takes its place."""
+    """Kill a bookie under a writer. A bookie of the other kind takes its place."""
     victim, spare = story.bookies[0], story.bookies[-1]
     true("the spare is of the same kind", spare.is_ours != victim.is_ours)
     unclosed, closed = story.create(story.actor, ALL), story.create(story.actor, ALL)
@@ -229,7 +235,7 @@ def change(story: Story) -> None:
 
 
 def delete(story: Story) -> None:
-    """Ledgers of all clients, closed and open ones, are gone for both kinds."""
+    """Delete ledgers of all clients, closed and open ones. They must be gone for both kinds."""
     for party in (story.actor, *story.others):
         closed, unclosed = story.create(party), story.create(party)
         for writer in (closed, unclosed):

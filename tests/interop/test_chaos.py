@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A few rounds of ``scripts/trial interop chaos`` on real processes, and what a round is judged by."""
+"""A few rounds of ``scripts/trial interop chaos`` on real processes, and tests of its judge."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.interop.worlds import MixedCluster
 from tests.kit.uncertified import not_refusing
 
 SEED, ROUNDS, SECURE_ROUNDS = 1104, (0, 1, 2), (2, 26)
-"""Each kind of bookie is killed and stopped, and each kind of client recovers a ledger of each; in the secure ones both
-write by both wires."""
+"""The rounds of the tests. In them each kind of bookie is killed and stopped, and each kind of client recovers a ledger
+of each kind. In the secure rounds both kinds write by both wires."""
 PATTERN = Pattern(seed=1, size_max=200)
 
 
@@ -71,7 +71,7 @@ def by(writer: str, recoverer: str) -> LedgerPlan:
 
 
 def told(*, acked: int = 10, said: str = FENCED, late: str = FENCED, end: int = 9) -> Told:
-    """What a round without a broken promise looks like."""
+    """Return the results of a round without a broken promise, with these changes."""
     read = Read(0, end, end + 1, 0, PATTERN.checksum(0, end), ())
     return Told(
         by("ours", "ours"),
@@ -91,7 +91,7 @@ def broken(of: Told) -> set[str]:
 
 def test_a_round_is_judged_by_all_that_clients_were_told() -> None:
     assert broken(told()) == set()
-    assert broken(told(acked=9)) == set(), "what was in flight may be in the ledger"
+    assert broken(told(acked=9)) == set(), "the ledger may have entries that were in flight"
     assert broken(told(acked=11)) == {"LOST"}
     assert broken(told(said="", late="nothing")) == {"NOT FENCED"}
     assert broken(told(said="", late="BK_QUORUM_TIMEOUT: …")) == {"NOT FENCED"}
@@ -119,12 +119,12 @@ def test_what_apaches_client_does_everywhere_is_no_problem_of_a_round() -> None:
     lagging.plan = by("ours", MAIN)
     assert broken(lagging) == set()
     lagging.ended = Ended(11, FENCED)
-    assert broken(lagging) == {"LOST"}, "what was acknowledged is another matter"
+    assert broken(lagging) == {"LOST"}, "the exception does not cover acknowledged entries"
     lagging.plan, lagging.ended = by(MAIN, "ours"), Ended(10, FENCED)
-    assert broken(lagging) == {"LOST"}, "our recovery tells no such LAC"
+    assert broken(lagging) == {"LOST"}, "our recovery shows no such LAC"
     hanging = told()
     hanging.plan, hanging.ended, hanging.hangs_at = by(MAIN, "ours"), None, 9
-    assert broken(hanging) == {"HANG"}, "nobody took its ledger"
+    assert broken(hanging) == {"HANG"}, "no client took the ledger over"
     hanging.taken_over = True
     assert broken(hanging) == set()
     hanging.hangs_at = 10

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The short form of ``scripts/prove differ``, and that it notices."""
+"""The short form of ``scripts/prove differ``, and tests that it notices differences."""
 
 from __future__ import annotations
 

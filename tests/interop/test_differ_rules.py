@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the differential test takes for a difference is what the page lists; no servers are needed to see that."""
+"""The differential test accepts exactly the differences that the page lists. These tests need no servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def listed() -> list[str]:
-    """The first column of "What differs, and why"."""
+    """Return the first column of "What differs, and why"."""
     table = PAGE.read_text(encoding="utf-8").partition("## What differs, and why")[2].partition("\n## ")[0]
     rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("|")]
     return rows[2:]
@@ -56,7 +56,7 @@ def test_a_list_may_lack_an_entry_only_where_a_page_of_javas_index_begins(
     [
         ("0a06080310011803a2f39ffa0180808080201a0114", True),  # a field of 2^33 bytes
         ("0a06080310011803a2b698808020101a0114", True),  # a tag of 2^33 and more
-        ("0a0808031001188080808080202001", False),  # a number of more than 32 bits is no length
+        ("0a0808031001188080808080202001", False),  # a number, not a length, of more than 32 bits
         ("0a06080310011803a2f39ffa01808080800f1a0114", False),
     ],
 )

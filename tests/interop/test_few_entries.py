@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open ledgers of one entry, striped so that some bookies of the ensemble hold no entry: each client opens them without
-recovery, on each kind of bookie, after their writer has said its LAC."""
+"""Open ledgers of one entry, striped so that some bookies of the ensemble hold no entry. Each client opens them without
+recovery, on each kind of bookie, after their writer has published its LAC."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ SHAPES = pytest.mark.parametrize(
 )
 BOOKIES = 5
 HINTED_S = 0.5
-"""The writer says its LAC after 5 ms without an entry in flight, and the bookie has it on disk within this time."""
+"""The seconds within which a bookie has the writer's LAC on disk. The writer sends it after 5 ms without an entry in
+flight."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerClient]:
 
 
 def open_ledger_of_one(uri: str, sizes: tuple[int, int, int], lane: str, java: JavaClient | None) -> tuple[int, int]:
-    """The LAC that our client, and Apache's, see of an open ledger of ours with one entry."""
+    """Return the LAC that our client, and Apache's, see of an open ledger of ours with one entry."""
 
     async def story() -> tuple[int, int]:
         ensemble_size, write_quorum_size, ack_quorum_size = sizes
@@ -102,7 +103,7 @@ def can_be_recovered(uri: str, ledger_id: int) -> bool:
 
 @pytest.mark.rule("P5")
 def test_a_bookie_that_has_a_lac_and_no_entry_is_evidence(apaches: str, ours: str) -> None:
-    """A writer of an older version told all bookies of the ensemble, and its ledgers are still there."""
+    """A writer of an older version sent its LAC to all bookies of the ensemble, and its ledgers still exist."""
 
     async def told_everybody(uri: str) -> tuple[int, LacEvidence, int]:
         async with await connect(uri, config=ClientConfig(lanes=BOOKIE_RPC)) as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Apache's client does on our bookies beside the cells of the matrix (test_matrix.py)."""
+"""Tests of Apache's client on our bookies that are not cells of the matrix (test_matrix.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATTERN = Pattern(seed=7, size_min=0, size_max=3000)
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Four of our bookies and a ZooKeeper."""
+    """Yield a cluster of four of our bookies and a ZooKeeper."""
     with temporary_cluster(tmp_path_factory) as cluster:
         yield cluster
 

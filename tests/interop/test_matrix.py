@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of the matrix in which all pairs of values meet, on one cluster. ``scripts/trial interop matrix`` runs all."""
+"""Runs cells of the matrix that have all pairs of values, on one cluster. ``scripts/trial interop matrix`` runs all
+cells."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def matrix(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.interop
-@pytest.mark.timeout(300)  # the first one starts everything
+@pytest.mark.timeout(300)  # the first cell starts everything
 @pytest.mark.rule("P6", "MUST6", "MUST9", "MUST11")
 @pytest.mark.parametrize("cell", pairwise(), ids=str)
 def test_a_cell_of_the_matrix(matrix: Matrix, cell: Cell) -> None:
@@ -51,7 +52,9 @@ def test_the_selection_has_every_pair_that_can_be() -> None:
     assert pairs_in(chosen) == pairs_in(possible())
     assert not any(cell.impossible for cell in chosen)
     largest, second = sorted(map(len, DIMENSIONS))[-2:][::-1]
-    assert largest * second <= len(chosen) <= 2 * largest * second, "hardly more than the pairs of two dimensions"
+    assert largest * second <= len(chosen) <= 2 * largest * second, (
+        "the selection is smaller than the pairs of two dimensions, or over twice as large"
+    )
     values = {value for cell in chosen for value in (cell.client, cell.bookies, cell.wire, cell.digest, cell.operation)}
     assert values == {value for dimension in DIMENSIONS for value in dimension}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records in ZooKeeper that Apache's programs wrote and we read, and the other way round."""
+"""Records in ZooKeeper that Apache's programs wrote and we read, and records that we wrote and they read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def client(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
 
 @pytest.fixture(scope="module")
 def store(apache: ApacheCluster) -> Iterator[MetadataStore]:
-    """Our store, on the root that Apache's code has made."""
+    """Yield our store, on the root that Apache's code has made."""
     with closing(open_store(apache.uri)) as opened:
         yield opened
 
@@ -156,7 +156,7 @@ def test_apaches_programs_understand_a_cluster_that_we_made(
             made = list[JavaLedger]()
 
             def is_made() -> bool:
-                with suppress(PeerError):  # while its watch has not shown it the bookie
+                with suppress(PeerError):  # until its watch has shown it the bookie
                     made.append(client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1))
                 return bool(made)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our client does on Apache's bookies, with Apache's client beside it; the cells of the matrix are elsewhere
+"""Tests of our client on Apache's bookies, with Apache's client beside it, that are not cells of the matrix
 (test_matrix.py)."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
 
 @asynccontextmanager
 async def our_client(cluster: ApacheCluster) -> AsyncIterator[BookKeeper]:
-    """A story with our client."""
+    """Yield our client."""
     config = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500)
     async with asyncio.timeout(STORY_S), await connect(cluster.uri, config=config) as client:
         yield client

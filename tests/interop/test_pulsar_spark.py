@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of a Pulsar broker on our bookies, read as Spark's driver and tasks read them, beside what Pulsar's own client
-reads, and a stream that shows the last message of an idle topic."""
+"""Topics of a Pulsar broker on our bookies, read as Spark's driver and tasks read them and compared with the reads of
+Pulsar's own client. A stream also shows the last message of an idle topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def options(world: World, use: Use, **more: Any) -> BkOptions:
 
 
 def rows(reader: Any, partitions: Any) -> list[dict[str, Any]]:
-    """All rows, in the form in which trials compare them."""
+    """Return all rows, in the form in which trials compare them."""
     batches = [batch for each in partitions for batch in reader.read(each)]
     table = pa.Table.from_batches(batches, schema=reader.columns.schema)
     for name in ("__publishTime", "__eventTime"):
@@ -64,7 +64,7 @@ def test_spark_reads_the_topics_of_a_broker(tmp_path: Path) -> None:
 
 
 def stream(world: World, name: str) -> str:
-    """Follow a topic while messages come and ledgers roll; then it is idle, and its last message is shown."""
+    """Follow a topic while messages come and ledgers roll, until it is idle and its last message is shown."""
     world.produce(name, "plain", 20)
     chosen = options(world, Use.STREAM, topic=name, startingoffsets="earliest", maxentriespertrigger=50)
     reader = TopicStreamReader(chosen, SCHEMA)
@@ -75,7 +75,7 @@ def stream(world: World, name: str) -> str:
         deadline = time.monotonic() + 10
         wanted = 20 if seed == 1 else 220
         while len(found) < wanted:
-            assert time.monotonic() < deadline, f"{len(found)} messages of {wanted}"
+            assert time.monotonic() < deadline, f"{len(found)} of {wanted} messages came"
             end = reader.latestOffset(at, reader.getDefaultReadLimit())
             found += rows(reader, reader.partitions(at, end))
             at = end

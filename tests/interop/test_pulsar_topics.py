@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A selection of ``python -m tests.interop.pulsar_topics``: topics of a Pulsar broker on our bookies, read from these,
-beside what Pulsar's own clients read."""
+"""A selection of ``python -m tests.interop.pulsar_topics``: topics of a Pulsar broker on our bookies, read from the
+bookies and compared with the reads of Pulsar's own clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of the matrix where all bookies want certificates, and ours a role on the cluster. Our client has grants for
-our bookies, and takes Apache's besides, as mode mixed lets it."""
+"""A sample of the matrix in which all bookies require certificates, and ours also a role on the cluster. Our client has
+grants for our bookies, and also uses Apache's, as mode mixed allows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens as Apache's own client shows them, with the plug-in of contrib/java-token-auth, to our bookies."""
+"""Tokens that Apache's own client sends to our bookies, with the plug-in of contrib/java-token-auth."""
 
 from __future__ import annotations
 

@@ -30,4 +30,4 @@ async def test_our_client_reads_in_batches_where_there_are_any(apache: ApacheClu
         assert checksum(found) == PATTERN.checksum(0, 4999)
         links = client.transport._links.values()
         over = {link._batches.over for link in links if link._second._transport}
-        assert over == {apache.tools.version == THIRD}, "bookies before 4.17 have none"
+        assert over == {apache.tools.version == THIRD}, "bookies before 4.17 have no batch reads"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Java users have, with our client on Apache's bookies, and on an ensemble of theirs and ours: entry ids of the
-caller, deferred syncs, explicit LACs, reads beyond the LAC, placement."""
+"""Features of Java's client, used by our client on Apache's bookies, and on an ensemble of theirs and ours: explicit
+entry ids, deferred syncs, explicit LACs, reads beyond the LAC, placement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
 
 @contextlib.asynccontextmanager
 async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: BookKeeper) -> AsyncIterator[None]:
-    """With ``mixed`` each ledger is on two bookies of Apache's and one of ours."""
+    """With ``mixed``, put each ledger on two bookies of Apache's and one of ours."""
     if not mixed:
         yield
         return
@@ -109,7 +109,7 @@ async def test_a_ledger_that_java_wrote_with_a_gap_ends_below_it(
         async with await client.open_ledger(ledger.ledger_id, recover=True, password=PASSWORD) as reader:
             assert reader.last_add_confirmed == 49
         assert await read(client, ledger.ledger_id, 0, 49) == PATTERN.checksum(0, 49)
-        del late  # Java's client waits for the gap
+        del late  # Java's client waits for the missing entry
 
 
 @KINDS
@@ -134,7 +134,8 @@ async def test_the_lac_of_deferred_syncs_follows_forces_for_java_too(
 async def test_a_bookie_that_dies_before_the_force_gets_everything_again(
     apache: ApacheCluster, java: JavaClient, tmp_path: Path
 ) -> None:
-    """``kill -9`` between the acks and the force: what the bookie had not synced goes to it, or a spare, again."""
+    """A bookie is killed between the acks and the force. The entries that it had not synced are sent again, to it or to
+    a spare."""
     mortal = apache.add_bookie()
 
     async with our_client(apache, tmp_path) as client:
@@ -157,7 +158,7 @@ async def test_java_fences_a_writer_with_deferred_syncs(
         writer = await client.create_ledger(deferred_sync=True, password=PASSWORD)
         await append(writer, 0, 99)
         taken = await asyncio.to_thread(java.open, writer.ledger_id, recover=True)
-        assert taken.opened.lac == 99, "acked, and still there"
+        assert taken.opened.lac == 99, "the recovery lost acked entries"
         with pytest.raises(LedgerFencedError):
             await append(writer, 100, 100)
 
@@ -218,7 +219,7 @@ async def test_custom_metadata_ids_and_deletion_go_both_ways(
 
 @pytest.fixture
 def two_racks(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> Iterator[ApacheCluster]:
-    """Four bookies, at four addresses of loopback."""
+    """Yield four bookies, at four addresses of loopback."""
     with ApacheCluster(toolchain(MAIN), zookeeper_server.connect_string, tmp_path / "racks") as cluster:
         for last in (1, 2, 3, 4):
             cluster.start(1, {"advertisedAddress": f"127.0.0.{last}"})
@@ -254,9 +255,9 @@ async def test_one_script_places_the_ledgers_of_both_clients(two_racks: ApacheCl
         await append(writer, 0, 9)
         after = writer.metadata.last_fragment.ensemble
         assert (after[1], first in after) == (second, False)
-        assert len(racks_of(after)) == 2, "the spare is of the rack of the bookie that it replaces"
+        assert len(racks_of(after)) == 2, "the spare is of another rack than the bookie that it replaces"
         for _ in range(10):
             other = await client.create_ledger(**sizes)
-            assert first not in other.metadata.last_fragment.ensemble, "it is read-only"
+            assert first not in other.metadata.last_fragment.ensemble, "a read-only bookie was chosen"
             await other.close()
         await writer.close()

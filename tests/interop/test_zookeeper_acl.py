@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bookies and clients of Apache's and ours on one cluster with ACLs (``zkEnableSecurity``): they share one identity."""
+"""Bookies and clients of Apache's and ours on one cluster with ACLs (``zkEnableSecurity``). All share one identity."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_bookies_and_clients_of_both_kinds_share_an_identity(tmp_path: Path) -> 
             theirs.add(200, PATTERN, window=50)
             reader = bookkeeper.open_ledger(theirs.ledger_id, recover=True, password=PASSWORD)
             read = [entry for batch in reader.read(0, 199) for entry in batch.to_list()]
-            assert checksum(read) == PATTERN.checksum(0, 199), "ours recovers what Apache's client wrote"
+            assert checksum(read) == PATTERN.checksum(0, 199), (
+                "our client recovers other entries than Apache's client wrote"
+            )
             mine = bookkeeper.create_ledger(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, password=PASSWORD)
             for each in PATTERN.payloads(0, 99):
                 mine.append_nowait(each)
@@ -63,7 +65,7 @@ def test_bookies_and_clients_of_both_kinds_share_an_identity(tmp_path: Path) -> 
             )
             with closing(tree):
                 looked = find_open_nodes(tree, "/ledgers", nodes_max=10_000, within_s=10)
-            assert (looked.is_whole, looked.open_paths) == (True, []), "nobody left a node to everybody"
+            assert (looked.is_whole, looked.open_paths) == (True, []), "a node is open to every client"
             with closing(open_store(ours.uri)) as stranger, pytest.raises(MetadataAccessError):
                 stranger.delete_ledger(mine.ledger_id)
         with PeerClient(toolchain(MAIN), tmp_path / "stranger.log") as unknown, pytest.raises(PeerError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache's own tools on our bookies: each is run, and what it printed is compared with what is so.
+"""Runs each of Apache's own tools on our bookies, and compares what it prints with the truth.
 
-``scripts/trial interop tools`` runs all of them and prints a table, tests/interop/test_tools.py most of them. They
-share one cluster of our bookies, and run in the order of :data:`TOOLS`: the last ones take bookies away.
+``scripts/trial interop tools`` runs all of them and prints a table. tests/interop/test_tools.py runs most of them. They
+share one cluster of our bookies, and run in the order of :data:`TOOLS`, because the last ones take bookies away.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from tests.interop.peers import APACHE_WAITS, ApacheCluster
 from tests.interop.steps import Steps, parser, run
 
 BOOKIES = 6
-WITHIN_S = 200.0  # on a machine that does other things as well
+WITHIN_S = 200.0  # on a machine that also runs other programs
 REPAIRED_WITHIN_S = 60.0
-"""From ``kill -9`` of a bookie until a closed and an open ledger are whole again. A session ends within 11 s, the
-auditor waits for 1 s, the worker waits for half a minute for the writer of the open ledger: 42 s on Apache's bookies
-too."""
-TRIES = 3  # of what Apache's client does not always come through
+"""The seconds from ``kill -9`` of a bookie until a closed and an open ledger are whole again. A session ends within 11
+s, the auditor waits for 1 s, and the worker waits half a minute for the writer of the open ledger. On Apache's bookies
+this takes 42 s too."""
+TRIES = 3  # for calls of Apache's client that sometimes fail
 PATTERN = Pattern(seed=12, size_min=8, size_max=2000)
 ENTRIES = 30
-HINTED_S = 0.5  # within this time an idle writer's LAC is on its bookies' disks
+HINTED_S = 0.5  # the seconds until an idle writer's LAC is on its bookies' disks
 _POLL_S = 0.1
 
 
@@ -59,7 +59,7 @@ class World:
     java: JavaClient
     store: MetadataStore
     turns: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers the runs of a tool that is repeated."""
+    """The numbers of the runs of a tool that is repeated."""
 
     @property
     def uri(self) -> str:
@@ -70,7 +70,7 @@ class World:
         return sorted(bookie.bookie_id for bookie in self.ours.bookies)
 
     def of_java(self, *, count: int = ENTRIES, close: bool = True, **create: int) -> int:
-        """A ledger of the pattern that Java wrote; if it is not closed, its writer does nothing more."""
+        """Let Java write a ledger of the pattern. If it is not closed, its writer does nothing more. Return its id."""
         ledger = self.java.create(**{"ensemble_size": 3, "write_quorum_size": 2, **create})
         ledger.add(count, PATTERN)
         if close:
@@ -78,7 +78,8 @@ class World:
         return ledger.ledger_id
 
     def of_ours(self, *, count: int = ENTRIES, close: bool = True, ensemble_size: int = 3) -> int:
-        """The same of our client. If it is not closed, its writer has told its bookies its LAC before it is gone."""
+        """Let our client write a ledger of the pattern. If it is not closed, its writer sends its LAC to its bookies
+        before it ends. Return its id."""
         with connect(self.uri) as bookkeeper:
             writer = bookkeeper.create_ledger(
                 ensemble_size=ensemble_size, write_quorum_size=2, ack_quorum_size=2, password=PASSWORD
@@ -97,11 +98,11 @@ class World:
         return self.store.read_ledger(ledger_id).value
 
     def members(self, ledger_id: int) -> set[str]:
-        """All bookies that the ledger names."""
+        """Return all bookies that the ledger names."""
         return {member for fragment in self.metadata(ledger_id).fragments for member in fragment.ensemble}
 
     def check_whole(self, ledger_id: int, count: int = ENTRIES) -> None:
-        """Both clients read every entry."""
+        """Check that both clients read every entry."""
         wanted = PATTERN.checksum(0, count - 1)
         assert self.java.open(ledger_id, recover=False).read(0, count - 1).checksum == wanted
         with connect(self.uri) as bookkeeper:
@@ -111,13 +112,14 @@ class World:
         assert checksum(found) == wanted
 
     def shell(self, *arguments: str, port: int = 0) -> str:
-        """What a command of the BookieShell prints; it must end well."""
+        """Run a command of the BookieShell, which must succeed. Return its output."""
         return self.apache.shell(*arguments, port=port, within_s=WITHIN_S).checked()
 
 
 @contextmanager
 def world(path: Path, *, apache: bool = False) -> Iterator[World]:
-    """Six of our bookies in ``path``, which is removed at the end; with ``apache`` they are Apache's, to compare."""
+    """Run six of our bookies in ``path``, whose files are removed at the end. With ``apache`` they are Apache's, for
+    comparison."""
     with ExitStack() as stack:
         cluster = LocalCluster(path / "ours", bookies=BOOKIES, port=0, zookeeper_port=0, apache=apache)
         ours = stack.enter_context(cluster)
@@ -137,7 +139,8 @@ def simpletest(world: World) -> str:
     said = world.shell("simpletest", "-ensemble", "3", "-writeQuorum", "3", "-ackQuorum", "2", "-numEntries", "500")
     assert "500 entries written to ledger" in said, said
     (ledger_id,) = {int(found) for found in re.findall(r"entries written to ledger (\d+)", said)}
-    assert ledger_id not in set(world.store.list_ledgers())  # it has read and compared them, and deletes at its end
+    # the tool has read and compared them, and deletes the ledger at its end
+    assert ledger_id not in set(world.store.list_ledgers())
     return f"500 entries written to ledger {ledger_id} and read"
 
 
@@ -155,7 +158,7 @@ def listbookies(world: World) -> str:
         assert "ReadWrite Bookies" in writable
         assert _ids_in(writable) == set(world.ids)
         assert _ids_in(world.shell("listbookies", "-ro")) == {read_only}
-        assert _ids_in(world.shell("listbookies", "-a")) == {*world.ids, read_only}  # by their cookies
+        assert _ids_in(world.shell("listbookies", "-a")) == {*world.ids, read_only}  # these come from the cookies
     return f"{len(world.ids)} read-write, 1 read-only"
 
 
@@ -165,7 +168,7 @@ def _ids_in(said: str) -> set[str]:
 
 @contextmanager
 def _read_only_bookie(world: World) -> Iterator[str]:
-    """One more of our bookies, whose disk is too full for it from the start."""
+    """Run another bookie of ours, which is read-only from its start because its disk counts as full. Yield its id."""
     (port,) = free_bookie_ports(1)
     conf = world.ours.data_dir / "read-only.toml"
     conf.write_text("disk_usage_threshold = 1e-6\ndisk_usage_low_water = 1e-6\n", encoding="ascii")
@@ -177,7 +180,7 @@ def _read_only_bookie(world: World) -> Iterator[str]:
 
 @contextmanager
 def _bookie(world: World, data: Path, port: int, *options: str) -> Iterator[Path]:
-    """A process of our bookie with options of its own; gives its log."""
+    """Run a bookie of ours with options of its own. Yield its log."""
     command = [sys.executable, "-m", "bk_cli.main", "bookie", "run", "--lifeline-fd", "0", "--allow-loopback"]
     command += ["--data", str(data), "--port", str(port), "--metadata-service-uri", world.uri]
     command += ["--listen-address", "127.0.0.1", "--advertised-address", "127.0.0.1", *options]
@@ -201,7 +204,7 @@ def bookieinfo(world: World) -> str:
     assert set(told) == set(world.ids), said
     disk = shutil.disk_usage(world.ours.data_dir)
     for free, total in told.values():
-        assert total == disk.used + disk.free  # what a bookie could ever use
+        assert total == disk.used + disk.free  # the bytes that a bookie can use at most
         assert abs(free - disk.free) < 0.1 * total
     return f"{len(told)} bookies, each with the size of its disk"
 
@@ -265,7 +268,7 @@ def readledger(world: World) -> str:
         asked = _of_one_bookie(
             world, "readledger", "-ledgerid", str(ledger_id), "-fe", "0", "-le", "1", "-b", members[0]
         )
-        assert _entries_in(asked, ledger_id) == [0], asked  # with -b the last one is excluded
+        assert _entries_in(asked, ledger_id) == [0], asked  # with -b the last entry is excluded
     unclosed = world.of_ours(close=False)
     said = world.shell("readledger", "-ledgerid", str(unclosed), "-r")
     assert _entries_in(said, unclosed) == list(range(ENTRIES)), said
@@ -274,8 +277,9 @@ def readledger(world: World) -> str:
 
 
 def _of_one_bookie(world: World, *arguments: str) -> str:
-    """With ``-b`` Apache's command has a race of its own: it closes its client once the answer was handled, which may
-    be before the client has taken it off its list of requests. Then it ends with that, and all was printed."""
+    """Run a command with ``-b``. Such a command of Apache's has a race: it closes its client once the answer was
+    handled, perhaps before the client has removed the request from its list. It then fails with this error after it has
+    printed everything."""
     asked = world.apache.shell(*arguments, port=0, within_s=WITHIN_S)
     raced = asked.code and "RejectedExecutionException: Executor is shutting down" in asked.output
     return asked.output if raced else asked.checked()
@@ -296,7 +300,7 @@ def deleteledger(world: World) -> str:
 
 
 def recover(world: World) -> str:
-    """By hand: the ledgers of a bookie that was stopped go to others, and it comes back without them."""
+    """Recover a stopped bookie by hand. Its ledgers go to other bookies, and it comes back without them."""
     lost = world.ours.bookies[-1]
     ledgers = _ledgers_on(world, lost.bookie_id)
     lost.stop()
@@ -312,7 +316,8 @@ def recover(world: World) -> str:
 
 
 def listunderreplicated(world: World) -> str:
-    """A mark of ours, as a writer makes it that closes with a copy missing; autorecovery takes it away afterwards."""
+    """List a mark of ours, made as by a writer that closes with a copy missing. Autorecovery removes the mark
+    afterwards."""
     ledger_id = world.of_ours()
     (missing, *_) = world.metadata(ledger_id).fragments[0].ensemble
     world.store.mark_underreplicated(ledger_id, [missing])
@@ -324,7 +329,7 @@ def listunderreplicated(world: World) -> str:
 
 
 def autorecovery_of_ours(world: World) -> str:
-    """A bookie of ours is killed; its ledgers are copied to others of ours. Unclosed ones are recovered."""
+    """Kill a bookie of ours. Its ledgers are copied to others of ours, and open ones are recovered."""
     lost = world.ours.bookies[0]
     ledgers = _ledgers_on(world, lost.bookie_id)
     with _autorecovery(world):
@@ -342,10 +347,10 @@ def autorecovery_of_ours(world: World) -> str:
 
 
 def autorecovery_in_time(world: World) -> str:
-    """Apache's AutoRecovery with its own waits, begun when a bookie is killed: a closed ledger of one client and an
-    open one of the other are whole again within :data:`REPAIRED_WITHIN_S`. The open one of our client has one entry,
-    which only two of its four bookies hold: what the other two say of it must not keep the worker from opening it."""
-    for ledger_id in list(world.store.list_ledgers()):  # its worker pauses for 5 s after each open ledger
+    """Start Apache's AutoRecovery with its own waits when a bookie is killed. A closed ledger of one client and an open
+    one of the other must be whole again within :data:`REPAIRED_WITHIN_S`. The open ledger of our client has one entry,
+    which only two of its four bookies hold. The answers of the other two must not keep the worker from opening it."""
+    for ledger_id in list(world.store.list_ledgers()):  # Apache's worker pauses for 5 s after each open ledger
         world.java.delete(ledger_id)
     turn = next(world.turns)
     lost = world.ours.bookies[turn % len(world.ours.bookies)]
@@ -364,7 +369,9 @@ def autorecovery_in_time(world: World) -> str:
             for kind, ledger_id in ledgers.items()
         }
         took["no mark"] = _seconds_until(began, lambda: not list(world.store.list_underreplicated()))
-        assert daemon.is_running, f"AutoRecoveryMain ended, as it does with its session: {last_lines(daemon.log_path)}"
+        assert daemon.is_running, (
+            f"AutoRecoveryMain ended, as it does when its session ends: {last_lines(daemon.log_path)}"
+        )
     world.store.set_lost_bookie_recovery_delay_s(0)
     lost.start()
     world.ours.wait_ready([lost])
@@ -382,7 +389,7 @@ def _left(world: World, bookie_id: str, ledger_id: int) -> bool:
 
 
 def autorecovery_of_apaches(world: World) -> str:
-    """A bookie of Apache's among ours is killed; its ledgers are copied to ours."""
+    """Kill a bookie of Apache's among ours. Its ledgers are copied to ours."""
     lost = world.apache.add_bookie()
     ledgers = _ledgers_on(world, lost.bookie_id)
     with _autorecovery(world):
@@ -396,9 +403,9 @@ def autorecovery_of_apaches(world: World) -> str:
 
 
 def limbo_of_ours(world: World) -> str:
-    """A bookie of ours loses its disk and comes back. It marks itself, Apache's worker makes the copies, and the bookie
-    finds nothing more to mark. Open ledgers are closed before: Apache's worker takes the copy of one for whole if its
-    bookie is there, so that the bookie would mark it again for ever."""
+    """Let a bookie of ours lose its disk and come back. It marks its ledgers, Apache's worker makes the copies, and the
+    bookie finds nothing more to mark. Open ledgers are closed first: Apache's worker takes a copy of an open ledger for
+    whole if its bookie is there, so the bookie would mark it again forever."""
     lost = world.ours.bookies[1]
     ledgers = _ledgers_on(world, lost.bookie_id)
     for ledger_id in world.store.list_ledgers():
@@ -411,7 +418,8 @@ def limbo_of_ours(world: World) -> str:
         _until(lambda: lost.bookie_id in world.store.writable_bookies(), lambda: last_lines(log))
         marked = {ledger_id for ledger_id, missing in world.store.list_underreplicated() if lost.bookie_id in missing}
         assert ledgers <= marked, (ledgers, marked)
-        with _autorecovery(world):  # until nothing is in limbo: its worker may remove a mark early, which is made again
+        # until nothing is in limbo, because the worker may remove a mark too early, and the bookie makes it again
+        with _autorecovery(world):
             _until(lambda: not list(world.store.list_underreplicated()), lambda: "still marked")
             for ledger_id in ledgers:
                 world.check_whole(ledger_id)
@@ -426,7 +434,7 @@ def limbo_of_ours(world: World) -> str:
 
 
 def _in_limbo(world: World, bookie_id: str) -> int:
-    """Of how many ledgers a bookie says that its copy is incomplete."""
+    """Return the number of ledgers of which a bookie says that its copy is incomplete."""
     info = world.store.writable_bookies()[bookie_id]
     said = ask_bookies([info], Caller(world.store.instance_id()), timeout_s=5)[bookie_id]
     assert not isinstance(said, BookKeeperError), said
@@ -434,7 +442,7 @@ def _in_limbo(world: World, bookie_id: str) -> int:
 
 
 def decommissionbookie(world: World) -> str:
-    """A bookie is removed for good; the next start says what became of it, and how it may come back."""
+    """Remove a bookie for good. Its next start must say that it was removed, and how it may come back."""
     lost = world.ours.bookies[-1]
     ledgers = _ledgers_on(world, lost.bookie_id)
     lost.stop()
@@ -452,7 +460,7 @@ def decommissionbookie(world: World) -> str:
 
 
 def _check_way_back(world: World, bookie: BookieProcess) -> None:
-    """It does not start, and says how it may."""
+    """Check that the bookie does not start, and says how it may."""
     bookie.start()
     _until(lambda: not bookie.is_running, lambda: "the bookie serves though its cookie is gone")
     said = last_lines(bookie.log_path)
@@ -466,20 +474,20 @@ def _check_way_back(world: World, bookie: BookieProcess) -> None:
 
 @contextmanager
 def _autorecovery(world: World) -> Iterator[None]:
-    """An Auditor and a ReplicationWorker in a process of their own."""
+    """Run an Auditor and a ReplicationWorker in a process of their own."""
     with world.apache.autorecovery() as daemon:
         _until(lambda: b"I'm starting as Auditor" in daemon.printed(), lambda: str(daemon.log_path))
         yield
 
 
 def _ledgers_on(world: World, bookie_id: str) -> set[int]:
-    """New ledgers that name this bookie: one of each client, closed and not."""
+    """Return new ledgers that name this bookie: closed ones and open ones of each client."""
     makers = (world.of_java, world.of_ours)
     return {_ledger_on(world, bookie_id, make, close=close) for make in makers for close in (True, False)}
 
 
 def _ledger_on(world: World, bookie_id: str, make: Callable[..., int], *, close: bool = True) -> int:
-    """A new ledger that names this bookie; those that do not are deleted."""
+    """Return a new ledger that names this bookie. Others that are made meanwhile are deleted."""
     while True:
         ledger_id = make(close=close)
         if bookie_id in world.members(ledger_id):
@@ -488,7 +496,7 @@ def _ledger_on(world: World, bookie_id: str, make: Callable[..., int], *, close:
 
 
 def _wait_replicated(world: World, bookie_id: str, ledgers: set[int]) -> float:
-    """Wait until none of them names the bookie, and no ledger is marked; returns how long it took."""
+    """Wait until none of these ledgers names the bookie, and no ledger is marked. Return how many seconds it took."""
     began = time.monotonic()
     _until(lambda: not any(bookie_id in world.members(ledger_id) for ledger_id in ledgers), lambda: "not copied")
     _until(lambda: not list(world.store.list_underreplicated()), lambda: "still marked")
@@ -496,7 +504,7 @@ def _wait_replicated(world: World, bookie_id: str, ledgers: set[int]) -> float:
 
 
 def _check_copies(world: World, ledger_id: int) -> None:
-    """Each bookie has every entry that the metadata assign to it."""
+    """Check that each bookie has every entry that the metadata assign to it."""
     metadata = world.metadata(ledger_id)
     single = world.peer.bookie_client()
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
@@ -510,7 +518,7 @@ def _check_copies(world: World, ledger_id: int) -> None:
 
 
 def _seconds_until(began: float, done: Callable[[], bool]) -> float:
-    """How long after ``began`` it is so. If it takes :data:`WITHIN_S`, that is the answer."""
+    """Return how many seconds after ``began`` the condition was true, at most :data:`WITHIN_S`."""
     while not done() and time.monotonic() - began < WITHIN_S:
         time.sleep(_POLL_S)
     return time.monotonic() - began
@@ -527,7 +535,8 @@ def _until(done: Callable[[], bool], why: Callable[[], str]) -> None:
 
 
 def bench_throughput_latency(world: World) -> str:
-    """Three seconds of each wire; what it wrote is read by Apache's own reader of benchmarks, and counted by us."""
+    """Run the benchmark for three seconds on each wire. Apache's own reader of benchmarks reads its ledgers, and our
+    client counts the entries."""
     found = []
     for wire in ((), ("-useV2",)):
         before = set(world.store.list_ledgers())
@@ -547,10 +556,10 @@ def bench_throughput_latency(world: World) -> str:
 
 
 def bench_read_throughput_latency(world: World) -> str:
-    """Without batches: with them it never ends, on Apache's own bookies neither."""
+    """Run the benchmark without batches. With batches it never ends, even on Apache's own bookies."""
     found = []
     for wire in ((), ("-useV2",)):
-        world.of_java()  # it takes ledger 0 for none
+        world.of_java()  # the benchmark takes ledger 0 for none
         ledger = world.java.create(digest="CRC32", password=b"benchPasswd", write_quorum_size=3)
         ledger.add(4000, Pattern(size_min=1000, size_max=1000))
         ledger.close()
@@ -558,7 +567,7 @@ def bench_read_throughput_latency(world: World) -> str:
         asked = [*where, "-ledger", str(ledger.ledger_id), *wire]
         said = world.apache.benchmark("BenchReadThroughputLatency", *asked, within_s=WITHIN_S).checked()
         (read,) = re.findall(r"Read (\d+) in \d+ms", said)
-        assert int(read) == 3999, said  # it begins at entry 1
+        assert int(read) == 3999, said  # the benchmark begins at entry 1
         world.java.delete(ledger.ledger_id)
         found.append(f"{read} entries")
     return "; ".join(found)
@@ -571,7 +580,7 @@ def bench_bookie(world: World) -> str:
     for left in reversed(range(TRIES)):
         try:
             said = world.apache.benchmark("BenchBookie", *where, *counts, within_s=WITHIN_S / TRIES).checked()
-        except KitError as error:  # its client, when it closes, may meet an add that is recycled at that moment
+        except KitError as error:  # its client, when it closes, may meet an add that is being recycled
             if not left or '"this.perChannelBookieClient" is null' not in str(error):
                 raise
         else:
@@ -591,11 +600,11 @@ TOOLS: tuple[Callable[[World], str], ...] = (
 )
 
 IN_CI = tuple(tool for tool in TOOLS if tool not in (bench_read_throughput_latency, limbo_of_ours))
-"""These wait: half a minute whether more comes, and a minute for a bookie's next look at its copies."""
+"""The tools that CI runs. The two others wait for half a minute, and for a minute."""
 
 
 def trial(steps: Steps, path: Path, *, only: Sequence[str] = (), repeat: int = 1, apache: bool = False) -> None:
-    """All tools, or these, each a step, so often."""
+    """Run all tools, or those in ``only``, each ``repeat`` times and as a step."""
     with world(path, apache=apache) as made:
         for tool in TOOLS:
             for _ in range(repeat if not only or tool.__name__ in only else 0):
@@ -604,7 +613,7 @@ def trial(steps: Steps, path: Path, *, only: Sequence[str] = (), repeat: int = 1
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the tools that the options ask for. Returns the exit code."""
+    """Run the tools that the options name, and return the exit code."""
     asks = parser("scripts/trial interop tools", "Apache's tools on our bookies.")
     names = [tool.__name__ for tool in TOOLS]
     asks.add_argument("--only", nargs="+", choices=names, default=(), metavar="TOOL", help=", ".join(names))

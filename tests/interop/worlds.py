@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cluster with bookies of both kinds, each of which can be killed, stopped and started again by itself."""
+"""A cluster with bookies of both kinds, each of which can be killed, stopped and started again by itself."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class AnyBookie(Protocol):
     is_ours: bool
 
     def kill(self) -> None:
-        """``kill -9``."""
+        """End the process with ``kill -9``."""
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop the process with SIGSTOP."""
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Continue the process with SIGCONT."""
 
     def start(self) -> None:
-        """Start it again after a kill, and wait until it serves."""
+        """Start the bookie again after a kill, and wait until it serves."""
 
     @property
     def log_path(self) -> Path: ...
@@ -118,7 +118,7 @@ class TheirBookie:
 
 class MixedCluster:
     """Bookies of both kinds below one ledgers root, which Apache's code made; a context manager. ``apache`` has the
-    version of each of Apache's bookies. ``secured``: all want certificates, and ours roles."""
+    version of each of Apache's bookies. With ``secured`` all bookies require certificates, and ours also roles."""
 
     def __init__(
         self, zookeeper: str, path: Path, *, ours: int, apache: Sequence[str], secured: Secured | None = None
@@ -155,16 +155,16 @@ class MixedCluster:
 
     @property
     def our_client(self) -> dict[str, Any]:
-        """What a client of ours is told of security."""
+        """The security settings of a client of ours."""
         return {} if self.secured is None else self.secured.client.settings(security="mixed")
 
     @property
     def their_client(self) -> dict[str, object]:
-        """What a client of Apache's is told of security."""
+        """The security settings of a client of Apache's."""
         return {} if self.secured is None else java_settings(self.secured.client)
 
     def peer(self, version: str) -> PeerClient:
-        """The JVM for clients of a version."""
+        """Return the JVM for clients of a version."""
         if version not in self._peers:
             made = PeerClient(toolchain(version), self.path / f"client-{version}.log")
             self._peers[version] = self._stack.enter_context(made)
@@ -179,7 +179,7 @@ class MixedCluster:
         return bookie
 
     def close(self) -> None:
-        """End everything that was started here; directories and logs stay."""
+        """End everything that was started here. Directories and logs stay."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -193,7 +193,7 @@ class MixedCluster:
 
 @contextlib.contextmanager
 def mixed_cluster(path: Path, *, ours: int, apache: Sequence[str], secure: bool = False) -> Iterator[MixedCluster]:
-    """A cluster with a ZooKeeper of its own. On a busy machine a start may time out; it is tried three times."""
+    """Run a cluster with a ZooKeeper of its own. On a busy machine a start may time out, so it is tried three times."""
     zookeeper, cluster = _started(path, ours, apache, secure)
     try:
         with cluster:
