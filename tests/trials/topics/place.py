@@ -27,7 +27,7 @@ KEYS = 20
 RETENTION = '{{"retentionTimeInMinutes":{0},"retentionSizeInMB":{0}}}'
 SETTINGS = {
     "managedLedgerMaxEntriesPerLedger": "200",
-    # lets the broker's own cursor move on, because it keeps ledgers from being trimmed
+    # so that no cursor of the broker's own keeps ledgers from being trimmed
     "brokerDeduplicationEntriesInterval": "50",
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
