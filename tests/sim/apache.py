@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bookies that answer as Apache's do, and this project's connections to them, in a simulated world.
 
-The bookie is :class:`tests.kit.apache_bookie.ApacheBookie`: entry by entry, in any order, without trailers and limbo,
-what a fence did not find answered before the fence is on disk. In the loop is the pure part of the client's lane over
-Apache's wire: packing, adds, reads, LAC calls, and the codecs below them. Bytes cross the network; a connection keeps
-their order and may be cut anywhere.
+The bookie is :class:`tests.kit.apache_bookie.ApacheBookie`. It answers entry by entry, in any order, without trailers
+and limbo. It answers a fence that finds no entry before the fence is on disk. The pure part of the client's lane over
+Apache's wire is in the loop: packing, adds, reads, LAC calls, and the codecs below them. Bytes cross the network. A
+connection keeps their order and may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 Feed = Callable[[Any], None]
 
 PAUSE_MS = 10.0
-_ID: ev.RequestId = (0, 0)  # nobody asks for it
+_ID: ev.RequestId = (0, 0)  # no request has this id
 _READ_BYTES_MAX = 64 << 20
 _NAMES = {"add": "an add", "fence": "a fence"}
 
 
 @dataclass(frozen=True, slots=True)
 class ForceRequested:
-    """A force in a session; bookies of ours are not asked for one."""
+    """A force in a session. Bookies of ours never get one."""
 
     ledger_id: LedgerId
     session: int
@@ -54,7 +54,7 @@ class Watcher(Protocol):
 
 
 class ApacheDisk:
-    """What stands for the back end of one of ours."""
+    """The disk of a bookie of Apache's, in the place of the back end of one of ours."""
 
     def __init__(self, bookie: ApacheBookie) -> None:
         self.full = False
@@ -80,13 +80,14 @@ class _Kept(ApacheBookie):
 
 
 class ApacheSimBookie:
-    """One bookie process after the other on one disk, with what :class:`~tests.sim.bookie.SimBookie` offers a world."""
+    """The processes of one bookie, one after the other on one disk, with the methods of
+    :class:`~tests.sim.bookie.SimBookie`."""
 
     def __init__(self, name: BookieId, scheduler: Scheduler, knobs: Knobs, watcher: Watcher) -> None:
         self.name, self.scheduler, self.knobs, self.watcher = name, scheduler, knobs, watcher
         self.alive, self.dead_for_good, self.starts = True, False, 1
         self.lines: dict[ApacheLine, None] = {}
-        self._group = 0  # how much of what waits for the journal is being written
+        self._group = 0  # how many of the operations that wait for the journal are being written
         bookie = self.inner = _Kept(self._after, order=scheduler.random)
         bookie.held, bookie.flip, bookie.refuse, bookie.on_disk = True, self._flipped, self._refused, self._on_disk
         self.back_end = ApacheDisk(bookie)
@@ -99,7 +100,7 @@ class ApacheSimBookie:
         self._begin_sync()
 
     def feed(self, event: Any) -> None:
-        """What a world tells a bookie besides requests."""
+        """Take an event from the world that is no request."""
         if isinstance(event, ev.ReadOnlyChanged):
             self.inner.read_only = event.read_only
         elif isinstance(event, ev.LedgersDeleted) and self.alive:
@@ -158,7 +159,7 @@ class ApacheSimBookie:
     # --- life ---
 
     def kill(self, *, in_commit: bool = True) -> None:
-        """The process dies; connections break; what was not on disk is lost, or some of it."""
+        """Kill the process and break its connections. Operations that were not on disk are lost, or some of them."""
         if not self.alive:
             return
         self.alive, random, waiting = False, self.scheduler.random, self.inner.unsynced
@@ -183,7 +184,7 @@ class ApacheSimBookie:
 
 
 class ApacheLine:
-    """One client's connection to one of Apache's bookies, from its making to its cut: what a link is in production."""
+    """One client's connection to one of Apache's bookies, from its making to its cut, as a link is in production."""
 
     def __init__(self, network: SimNetwork, client: str, bookie: ApacheSimBookie, packer: Packer) -> None:
         self.network, self.client, self.bookie = network, client, bookie
@@ -194,7 +195,7 @@ class ApacheLine:
         self.connection = ApacheConnection(bookie.inner, self._answered)
         self.sessions: dict[int, tuple[int, Feed]] = {}
         self.requests: dict[ApacheRequest, None] = {}
-        self.inbox: list[Callable[[], None]] = []  # what is told once the exchange is done
+        self.inbox: list[Callable[[], None]] = []  # calls to make after the exchange
         self._reached = bookie.starts
         self._in_flight = 0
         self._allowed: int | None = None  # after a cut: how many more messages arrive
@@ -218,7 +219,7 @@ class ApacheLine:
         self.sessions.pop(session, None)
 
     def wake(self) -> None:
-        """Sends what there is, at the end of this turn."""
+        """Send everything that waits, at the end of this turn."""
         if not self._waking:
             self._waking = True
             self.network.scheduler.at(0, f"{self.client} turn", f"{self.up} flush", self._flush)
@@ -292,7 +293,7 @@ class ApacheLine:
     # --- its end ---
 
     def cut(self, why: str) -> None:
-        """It is gone; a random part of what is under way still arrives."""
+        """Break the connection. A random part of the messages under way still arrives."""
         if not self.open:
             return
         self.open, random = False, self.network.scheduler.random
@@ -316,8 +317,8 @@ class ApacheLine:
 
 
 class ApacheRequest:
-    """One request of a client; it ends once: with an answer, or with a failure. What it is told has the form that a
-    bookie of ours answers in, so that hosts need not know of whom they ask."""
+    """One request of a client, which ends once: with an answer, or with a failure. Answers have the form of those of
+    our bookies, so that hosts need not know which kind of bookie they ask."""
 
     def __init__(self, answer: Feed, fail: Feed) -> None:
         self._answer, self._fail = answer, fail
@@ -398,7 +399,7 @@ class ApacheRequest:
             self._line.requests.pop(self, None)
 
     def cancel(self) -> None:
-        """The client wants no more of it."""
+        """Cancel the request for the client."""
         if not self.ended:
             self.end()
             if self._range is not None:

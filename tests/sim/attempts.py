@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tries to find a planted defect of the bookie: whole lives, crash points, damage, stories, random lives.
+"""Attempts to find a planted defect of the bookie: whole lives, crash points, damage, stories, random lives.
 
-What finds a defect is tried once more without it (``mutants/table.py``)."""
+An attempt that finds a defect is tried once more without the defect (``mutants/table.py``).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ SCHEDULES = 60
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Something that raises AssertionError or BookKeeperError for a broken promise, and what it is."""
+    """A function that raises AssertionError or BookKeeperError for a broken promise, and its description."""
 
     engine: str
     name: str
@@ -44,7 +45,7 @@ class Attempt:
 
 
 def _whole(workload: str) -> Attempt:
-    """The workload as it is, then a power loss and a look at everything."""
+    """Return an attempt that runs the workload, then loses power and checks everything."""
 
     def run() -> None:
         life = Life()
@@ -95,14 +96,14 @@ STORAGE: list[Attempt] = [
 
 
 def of_storage() -> Iterator[Attempt]:
-    """All of them, then random lives."""
+    """Yield all attempts, and then random lives."""
     yield from STORAGE
     for seed in range(SCHEDULES):
         yield Attempt("random lives", f"seed {seed}", lambda seed=seed: run_storage_schedule(seed))
 
 
 def _told(engine: str, call: Callable[[], object]) -> Attempt:
-    """A test as an attempt. A defect may break it in its own way: whatever a test raises, it has noticed."""
+    """Return a test as an attempt. A defect may break the test in any way, so every exception counts as a find."""
 
     def run() -> None:
         try:
@@ -118,7 +119,7 @@ def _told(engine: str, call: Callable[[], object]) -> Attempt:
 
 
 def _harmed(ledger_id: int, harm: str) -> None:
-    """Damage in a frame of the ledger, compaction, and a look at everything."""
+    """Damage a frame of the ledger, compact, and check everything."""
     world, frames = live.small_world()
     place = next(place for place in world.places_of(ledger_id) if place.generation == 1)
     live.HARMS[harm](world, place.offset, place.size)

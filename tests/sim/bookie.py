@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated bookie: the production machine over a back end that survives crashes as a disk does.
+"""A simulated bookie: the product's machine over a back end that survives crashes as a disk does.
 
-The back end is memory (:class:`MemoryBackEnd`, for the many schedules of the protocol profile) or the production
-storage on a simulated disk (:mod:`tests.sim.storage`).
+The back end is memory (:class:`MemoryBackEnd`, for the many schedules of the protocol profile) or the product's storage
+on a simulated disk (:mod:`tests.sim.storage`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sim.scheduler import Item, Scheduler
 
 
 class MemoryBackEnd:
-    """Frames in a list: what was committed is there."""
+    """Frames in a list. Committed frames survive a crash."""
 
     def __init__(self) -> None:
         self.holdings = MemoryHoldings()
@@ -47,7 +47,7 @@ class MemoryBackEnd:
     def kill(self) -> None: ...
 
     def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None:
-        """The process dies in a commit: some first frames of the group are on the disk, unanswered."""
+        """Let the process die in a commit. Some first frames of the group are then on the disk, unanswered."""
         for frame in frames[: random.randint(0, len(frames))]:
             place = stored(frame)
             if place.header.kind == FrameKind.ENTRIES:
@@ -59,8 +59,8 @@ class MemoryBackEnd:
     def restart(self) -> None: ...
 
     def wipe(self, ledgers: Sequence[LedgerId], ended: Sequence[LedgerId]) -> None:
-        """Everything is gone; the ledgers that name this bookie are fenced and in limbo, others that have ended are
-        fenced (RULES S8)."""
+        """Delete everything. The ledgers that name this bookie are then fenced and in limbo, and others that have ended
+        are fenced (RULES S8)."""
         self.holdings.ledgers.clear()
         for ledger_id in ended:
             self.holdings.ledgers[ledger_id] = StoredLedger(LedgerFacts(known=True, fenced=True))
@@ -68,7 +68,7 @@ class MemoryBackEnd:
             self.holdings.ledgers[ledger_id] = StoredLedger(LedgerFacts(known=True, fenced=True, trouble=Reason.LIMBO))
 
     def flip_bit(self, random: Random) -> tuple[LedgerId, StoredFrame] | None:
-        """Damage a frame at rest; it cannot be read any more."""
+        """Damage a frame at rest, so that it cannot be read any more."""
         intact = [(i, f) for i, ledger in self.holdings.ledgers.items() for f in ledger.frames if not f.damaged]
         if not intact:
             return None
@@ -78,7 +78,7 @@ class MemoryBackEnd:
 
 
 class Watcher(Protocol):
-    """Who checks what a bookie does."""
+    """Checks what a bookie does."""
 
     def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None: ...
     def on_answer(self, bookie: SimBookie, effect: ev.Effect) -> None: ...
@@ -87,7 +87,7 @@ class Watcher(Protocol):
 
 
 class SimBookie:
-    """One bookie process after the other on one back end."""
+    """The processes of one bookie, one after the other on one back end."""
 
     def __init__(self, name: BookieId, back_end: Any, scheduler: Scheduler, knobs: Knobs, watcher: Watcher) -> None:
         self.name, self.back_end, self.scheduler, self.knobs, self.watcher = name, back_end, scheduler, knobs, watcher
@@ -95,7 +95,7 @@ class SimBookie:
         self.alive = False
         self.dead_for_good = False
         self.routes: dict[int, Any] = {}  # stream → connection or request
-        self.modes: dict[int, AttachMode] = {}  # session → mode, to tell recovery adds from normal ones
+        self.modes: dict[int, AttachMode] = {}  # session → mode, which tells recovery adds from normal ones
         self._limits = MachineLimits(
             stream_bytes_max=knobs.bookie_bytes_max // 2,
             in_flight_bytes_max=knobs.bookie_bytes_max,
@@ -104,14 +104,14 @@ class SimBookie:
         self.start()
 
     def start(self) -> None:
-        """A new process on what is durable."""
+        """Start a new process on the durable state."""
         self.starts += 1
         self.alive = True
         self.failed = False
         self.routes = {}
         self.machine = BookieMachine(self.back_end.holdings, self._limits)
-        self._frames: list[bytes | memoryview] = []  # given to the log, not in a group yet
-        self._group: list[bytes | memoryview] = []  # being written
+        self._frames: list[bytes | memoryview] = []  # given to the log, and not in a group yet
+        self._group: list[bytes | memoryview] = []  # the group that is being written
         self._timers: dict[ev.TimerId, Item] = {}
 
     def feed(self, event: ev.Event) -> None:
@@ -207,7 +207,7 @@ class SimBookie:
             self._later(f"{self.name} idle", self._idle, mean_ms=20 * self.knobs.sync_ms)
 
     def _idle(self) -> None:
-        """Record the position, as the commit thread does when nothing comes (RULES S3)."""
+        """Record the position, as the commit thread does when it has nothing to commit (RULES S3)."""
         if self._group or self.failed:
             return
         try:
@@ -219,7 +219,7 @@ class SimBookie:
     # --- life ---
 
     def kill(self, *, in_commit: bool = True) -> None:
-        """The process dies; connections break; what was not durable may be lost."""
+        """Kill the process and break its connections. Frames that were not durable may be lost."""
         if not self.alive:
             return
         self.alive = False
@@ -245,7 +245,7 @@ class SimBookie:
                 )
 
     def restart(self) -> bool:
-        """A new process; False if it refuses to start, because the disk is full."""
+        """Start a new process. Return False if it refuses to start because the disk is full."""
         if self.alive or self.dead_for_good:
             return self.alive
         try:
@@ -260,7 +260,7 @@ class SimBookie:
         return True
 
     def _note(self, report: Any) -> None:
-        """What the production start-up found."""
+        """Note the findings of the product's start-up."""
         if report.tail_bytes_dropped:
             self.scheduler.reached("a torn tail was trimmed")
         if report.damage:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many schedules: worker processes take chunks of seeds, results add up, a file remembers how far it got."""
+"""Runs many schedules. Worker processes take chunks of seeds, the results are added up, and a file remembers the
+progress."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ WORLDS_KEPT = 4
 
 @dataclass
 class Totals:
-    """What a campaign came to. ``steps`` counts the states visited, ``digests`` different histories of a chunk."""
+    """The sums of a campaign. ``steps`` counts the states visited, and ``digests`` the different histories of a
+    chunk."""
 
     profile: str
     next_seed: int = 0
@@ -35,7 +37,7 @@ class Totals:
     cpu_s: float = 0.0
     wall_s: float = 0.0
     sometimes: Counter[str] = field(default_factory=Counter)
-    violations: list[list[object]] = field(default_factory=list)  # engine, seed, what
+    violations: list[list[object]] = field(default_factory=list)  # (engine, seed, violation)
 
     def add(self, other: Totals) -> None:
         for name in ("schedules", "steps", "histories", "acks", "virtual_hours", "cpu_s"):
@@ -45,17 +47,18 @@ class Totals:
 
     @property
     def per_second(self) -> float:
-        """Schedules a second and core."""
+        """The number of schedules per second and core."""
         return self.schedules / self.cpu_s if self.cpu_s else 0.0
 
 
 def runner_of(profile: str) -> Callable[[int], Outcome]:
-    """What runs one seed of a profile; the engine follows from the seed. *protocol*: machines over memory; *apache*:
-    with bookies that answer as Apache's do, all of them or some; *heal*: with an auditor and workers that repair;
-    *quorum*: with readers that show entries above the LAC;
-    *storage*: with the production storage in the loop; *disk*: one bookie's storage alone; *logs*: the machines of
-    named logs, of one, every fourth seed of several at once, every eighth of one that is deleted; *threads*: the
-    threads around machines, in controlled orders."""
+    """Return the function that runs one seed of a profile. The seed determines the engine.
+
+    *protocol*: machines over memory. *apache*: all bookies, or some, answer as Apache's do. *heal*: an auditor and
+    workers repair. *quorum*: readers show entries above the LAC. *storage*: the product's storage is in the loop.
+    *disk*: one bookie's storage alone. *logs*: the machines of named logs; of every fourth seed several logs at once,
+    of every eighth a log that is deleted. *threads*: the threads around machines, in controlled orders.
+    """
     if profile == "threads":
         from tests.sim.threads.profile import run_threads_schedule
 
@@ -96,14 +99,14 @@ def runner_of(profile: str) -> Callable[[int], Outcome]:
 
 
 def engine_of(seed: int) -> str:
-    """Seeds take turns at the engines."""
+    """Return the engine of a seed. Seeds take turns at the engines."""
     return ENGINES[seed % len(ENGINES)]
 
 
 def run_chunk(profile: str, first: int, count: int) -> Totals:
-    """Seeds ``first`` to ``first + count − 1``, in this process."""
-    logging.disable(logging.CRITICAL)  # damage is reported by the thousand here
-    gc.disable()  # worlds are cycles: a few at a time are collected, and nothing else is looked at
+    """Run the seeds ``first`` to ``first + count − 1`` in this process."""
+    logging.disable(logging.CRITICAL)  # thousands of damages would be reported
+    gc.disable()  # worlds have reference cycles; they are collected a few at a time, without the other objects
     gc.freeze()
     run, totals, seen = runner_of(profile), Totals(profile), set[int]()
     began = time.process_time()
@@ -134,13 +137,14 @@ def campaign(
     state: Path | None = None,
     tell: Callable[[Totals], None] = lambda _: None,
 ) -> Totals:
-    """Run until ``schedules`` are done in all, or ``seconds`` have passed in this call. ``state``: go on from there."""
+    """Run until ``schedules`` are done in all, or ``seconds`` have passed in this call. With ``state``, continue where
+    this file ends."""
     totals = load(state, profile) or Totals(profile, next_seed=first_seed)
     began, before = time.monotonic(), totals.wall_s
     told = began
     with ProcessPoolExecutor(jobs) as pool:
         running: dict[Future[Totals], int] = {}
-        ended: dict[int, Totals] = {}  # by first seed; added in order, so that a seed counts once whatever is killed
+        ended: dict[int, Totals] = {}  # by first seed; added in order, so that each seed counts once even after a kill
         chunks = _chunks(totals, schedules, began, seconds)
         while True:
             while len(running) < jobs + 1 and (chunk := next(chunks, None)) is not None:
@@ -183,7 +187,7 @@ def load(state: Path | None, profile: str) -> Totals | None:
 
 
 def save(state: Path | None, totals: Totals) -> None:
-    """Remember how far it got."""
+    """Save the progress."""
     if state is None:
         return
     everything = json.loads(state.read_text()) if state.exists() else {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold after every step of a simulated world: the invariants I1 to I14 of the protocol.
+"""Checks after every step of a simulated world that the invariants I1 to I14 of the protocol hold.
 
-The checker knows what each writer was given and what each bookie has made durable; it hears acks, records, answers and
-reads as they happen. A violation is a :class:`Violation`, which names the invariant; the TLA+ specification's names are
-in brackets where it has the same one.
+The checker knows the entries that each writer got and those that each bookie has made durable. It is called with acks,
+records, answers and reads as they happen. A :class:`Violation` names the invariant, and in brackets the TLA+
+specification's name for it, if there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. ``invariant`` is its number."""
+    """Raised when an invariant does not hold. ``invariant`` is its number."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
@@ -41,24 +41,24 @@ class Violation(AssertionError):
 
 
 class LedgerTruth:
-    """What is known of one ledger from above."""
+    """The truth about one ledger."""
 
     def __init__(self, ledger_id: LedgerId, scheduler: Scheduler) -> None:
         self.ledger_id = ledger_id
         self.history = Recorder(scheduler)
-        self.given: list[bytes] = []  # payloads in the order the writer got them
+        self.given: list[bytes] = []  # payloads in the order in which the writer got them
         self.acked: EntryId = -1
-        self.read: EntryId = -1  # greatest id ever handed to a reader or reported as confirmed
+        self.read: EntryId = -1  # the greatest id that a reader got or that was reported as confirmed
         self.record: Versioned[LedgerMetadata] | None = None
         self.closed_at: EntryId | None = None
         self.deleted = False
         self.writer: WriterHost | None = None
         self.closing = False  # the writer has sent its close
-        self.damaged: dict[EntryId, set[BookieId]] = {}  # copies that a fault took away
+        self.damaged: dict[EntryId, set[BookieId]] = {}  # copies that a fault destroyed
 
 
 class BookieTruth:
-    """What one bookie has made durable and what it has said, of one ledger."""
+    """Everything that one bookie has made durable and has answered about one ledger."""
 
     __slots__ = ("durable", "fence_said", "gone")
 
@@ -69,16 +69,16 @@ class BookieTruth:
 
 
 class Checker:
-    """Hears everything; raises Violation."""
+    """Gets every event of the world. Raises Violation."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.ledgers: dict[LedgerId, LedgerTruth] = {}
         self.bookies: dict[tuple[BookieId, LedgerId], BookieTruth] = {}
-        self.largest_frames = 0  # bytes of the largest request to add
+        self.largest_frames = 0  # bytes of the largest add request
         self.asked: dict[tuple[BookieId, int], tuple[Any, int]] = {}  # request stream → its event, step of arrival
         self.acks = 0
-        self._brought: dict[tuple[BookieId, int], set[EntryId]] = {}  # ids that an answer's frames brought
+        self._brought: dict[tuple[BookieId, int], set[EntryId]] = {}  # ids in the frames of an answer
 
     def fail(self, invariant: str, what: str) -> NoReturn:
         raise Violation(invariant, what)
@@ -102,7 +102,7 @@ class Checker:
         self.truth(writer.ledger_id).writer = writer
 
     def new_entries(self, writer: WriterHost, count: int) -> list[bytes]:
-        """The next payloads of a ledger: each names its place."""
+        """Return the next payloads of a ledger. Each names its place."""
         given = self.truth(writer.ledger_id).given
         first = len(given)
         names = [b"%d/%d" % (writer.ledger_id, entry) + b"." * (entry % 5) for entry in range(first, first + count)]
@@ -111,7 +111,7 @@ class Checker:
         return given[first:]
 
     def acked(self, writer: WriterHost, lac: EntryId) -> None:
-        """I1, I2 [AllAckedEntriesAreReadable, AllCommittedEntriesReachAckQuorum]."""
+        """Check I1, I2 [AllAckedEntriesAreReadable, AllCommittedEntriesReachAckQuorum]."""
         truth = self.truth(writer.ledger_id)
         if writer.over:
             self.fail("I1", f"{writer.name} acknowledges entry {lac} after it ended")
@@ -151,8 +151,8 @@ class Checker:
         self.truth(writer.ledger_id).closing = True
 
     def writer_stepped(self, writer: WriterHost) -> None:
-        """I13: a writer keeps no frame of which it knows that every bookie has it on disk, unless a failed one is to be
-        replaced (MUST 6)."""
+        """Check I13: a writer keeps no frame that, as it knows, every bookie has on disk, unless it waits to replace a
+        failed bookie (MUST 6)."""
         delivery = writer.machine.delivery
         lanes = [lane for lane in delivery.lanes if not lane.abandoned]
         if not delivery.packets or any(lane.state is LaneState.FAILED for lane in lanes):
@@ -170,7 +170,7 @@ class Checker:
             self._check_marked(truth, record.value, range(truth.acked + 1), writer)
 
     def _check_marked(self, truth: LedgerTruth, metadata: LedgerMetadata, ids: range, by: Host) -> None:
-        """P7, P8: a copy that is missing when the ledger is closed is known to be missing."""
+        """Check P7, P8: a copy that is missing when the ledger is closed is marked as missing."""
         marked = by.store.marked(truth.ledger_id)
         for entry in ids:
             ensemble = metadata.fragment_of(entry).ensemble
@@ -183,7 +183,7 @@ class Checker:
     # --- the store ---
 
     def on_write(self, ledger_id: LedgerId, record: Versioned[LedgerMetadata] | None, by: str) -> None:
-        """I3 [NoDivergenceBetweenClientAndMetaData], I4."""
+        """Check I3 [NoDivergenceBetweenClientAndMetaData] and I4."""
         truth = self.truth(ledger_id)
         before, truth.record = truth.record, record or truth.record
         if record is None:
@@ -232,7 +232,7 @@ class Checker:
     # --- bookies ---
 
     def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None:
-        """I5, I6, I7 and the bytes themselves [NoOutOfOrderEntries]."""
+        """Check I5, I6, I7 and the bytes themselves [NoOutOfOrderEntries]."""
         for frame in frames:
             header, extent, ids, payloads, _ = contents(frame)
             known = self.bookie(bookie.name, header.ledger_id)
@@ -246,7 +246,8 @@ class Checker:
             self._kept(bookie.name, header.ledger_id, zip(ids, payloads, strict=True), extent.max_lac)
 
     def on_apaches_disk(self, bookie: ApacheSimBookie, entry: bytes, recovery: bool) -> None:
-        """As :meth:`on_durable`, of one entry in Apache's form. Its bookie keeps fences as well as it can (I5)."""
+        """Check one entry in Apache's form as :meth:`on_durable` does. Bookies of Apache's keep fences as well as they
+        can (I5)."""
         ledger_id, entry_id, lac, _ = ENTRY_HEADER.unpack_from(entry)
         record = self.truth(ledger_id).record
         assert record is not None
@@ -267,7 +268,8 @@ class Checker:
             self.fail("I7", f"{bookie} holds LAC {max_lac}, acknowledged is {truth.acked}")
 
     def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None:
-        """I13: frames that wait for a commit stay within the bookie's bound, which the last of them may exceed."""
+        """Check I13: frames that wait for a commit stay within the bookie's bound. Only the last of them may exceed
+        it."""
         self.largest_frames = max(self.largest_frames, len(event.frames))
         waiting = bookie.machine._adds.normal.bytes
         if waiting > 2 * bookie.knobs.bookie_bytes_max + self.largest_frames:
@@ -279,7 +281,7 @@ class Checker:
         self.asked[bookie.name, event.request[0]] = (event, self.scheduler.steps)
 
     def on_answer(self, bookie: SimBookie, effect: Any) -> None:
-        """I5, I9: what a bookie says when it answers."""
+        """Check I5 and I9 when a bookie answers."""
         if isinstance(effect, ev.SendTrailer):
             asked = self.asked.get((bookie.name, effect.request[0]))
             if asked is None or effect.reason:
@@ -300,7 +302,8 @@ class Checker:
             self._note_parts(bookie, effect)
 
     def _note_parts(self, bookie: SimBookie, effect: ev.SendPart) -> None:
-        """Absent ranges may span ids that a frame of the same answer brought (docs/formats.md)."""
+        """Note the ids that a part of an answer brought. Absent ranges may span ids that a frame of the same answer
+        brought (docs/formats.md)."""
         brought = self._brought.setdefault((bookie.name, effect.request[0]), set())
         for part in effect.frames:
             for _, frame in split_frames(part):
@@ -310,7 +313,7 @@ class Checker:
         return entry in self._brought.get((bookie.name, event.request[0]), ())
 
     def wiped(self, bookie: BookieId) -> None:
-        """A bookie lost everything."""
+        """Note that a bookie lost everything."""
         self.damaged(bookie)
         for (name, _), known in self.bookies.items():
             if name == bookie:
@@ -318,7 +321,8 @@ class Checker:
                 known.gone = False
 
     def damaged(self, bookie: BookieId) -> None:
-        """A bookie lost a part of what it had: its copies need not be there any more; deny them it may not."""
+        """Note that a bookie lost a part of its data. Its copies need not be there any more, but it may not deny
+        them."""
         for (name, ledger_id), known in self.bookies.items():
             if name == bookie:
                 for entry in known.durable:
@@ -327,7 +331,8 @@ class Checker:
     # --- readers and recoverers ---
 
     def read(self, reader: Host, expected: EntryId, batch: EntryBatch) -> EntryId:
-        """I8, I10: in order, each once, the writer's bytes, nothing beyond the end. Returns the next id."""
+        """Check I8 and I10: entries come in order, each once, with the writer's bytes, and none beyond the end. Return
+        the next id."""
         truth = self.truth(reader.ledger_id)
         truth.history.read(reader.name, expected, batch.to_list())
         for entry, payload in zip(batch.entry_ids().tolist(), batch.to_list(), strict=True):
@@ -340,7 +345,7 @@ class Checker:
         return expected
 
     def lac_seen(self, tail: Host, lac: EntryId, record: Versioned[LedgerMetadata]) -> None:
-        """A tail was told that everything up to ``lac`` is confirmed (MUST 14, D30)."""
+        """Check the LAC up to which a tail regards entries as confirmed (MUST 14, D30)."""
         truth = self.truth(tail.ledger_id)
         truth.history.lac(tail.name, lac)
         if record.value.is_closed and lac != record.value.last_entry_id:
@@ -350,7 +355,7 @@ class Checker:
         self._shown(truth, lac, tail.name)
 
     def end_shown(self, reader: Host, last: EntryId, record: Versioned[LedgerMetadata]) -> None:
-        """I8: a reader was told that everything up to ``last`` may be shown, though no LAC covers it (P15)."""
+        """Check I8 for a reader that may show entries up to ``last`` although no LAC covers them (P15)."""
         truth = self.truth(reader.ledger_id)
         truth.history.lac(reader.name, last)
         if record.value.is_closed and last != record.value.last_entry_id:
@@ -365,7 +370,7 @@ class Checker:
         truth.read = max(truth.read, entry)
 
     def entries_recovered(self, by: Any, count: int) -> None:
-        """A recoverer took these entries from what the bookies gave."""
+        """Note that a recoverer took these entries from the bookies' answers."""
         machine, truth = by.machine, self.truth(by.ledger_id)
         for entry in range(machine._end - count + 1, machine._end + 1):
             ensemble = machine.frozen.fragment_of(entry).ensemble
@@ -375,10 +380,11 @@ class Checker:
             self.scheduler.reached("two recoverers read at once")
 
     def recovered(self, by: Host, record: Versioned[LedgerMetadata], ids: range) -> None:
-        """Who recovered tells the end as it stands; ``ids`` are what its own last attempt wrote back (P7)."""
+        """Check that a recoverer returns the stored end. ``ids`` are the entries that its own last attempt wrote back
+        (P7)."""
         truth = self.truth(by.ledger_id)
         truth.history.ended(by.name, record.value.last_entry_id)
-        # A deleted ledger ends where its last record says: who read it before may tell so later.
+        # A deleted ledger ends where its last record says, and a client that read this record may return the end later.
         end = truth.record.value.last_entry_id if truth.deleted and truth.record is not None else truth.closed_at
         if end != record.value.last_entry_id:
             self.fail("I3", f"{by.name} says the ledger ends at {record.value.last_entry_id}, it is {end}")
@@ -391,7 +397,8 @@ class Checker:
     # --- the end ---
 
     def check_history(self, ledger_id: LedgerId) -> None:
-        """What every client was told, against the ledger as it is; ``given`` up to its end was read back before."""
+        """Check the results of every client against the ledger as it is. All entries of ``given`` up to the end were
+        read before."""
         truth = self.truth(ledger_id)
         assert truth.closed_at is not None
         broken = truth.history.check(truth.given[: truth.closed_at + 1])
@@ -399,7 +406,7 @@ class Checker:
             self.fail("history", str(broken[0]))
 
     def check_copies(self, ledger_id: LedgerId) -> None:
-        """I2 at the end: every entry of a closed ledger is on Qa bookies that its record names."""
+        """Check I2 at the end: every entry of a closed ledger is on Qa bookies that its record names."""
         truth = self.truth(ledger_id)
         if truth.record is None or truth.deleted:
             return
@@ -408,5 +415,6 @@ class Checker:
 
 
 def is_expected_end(truth: LedgerTruth, error: BookKeeperError) -> bool:
-    """Whether a reader may end so: only because the ledger was deleted, perhaps while its bookies forget it."""
+    """Return whether a reader may end with this error. It may only because the ledger was deleted, perhaps while its
+    bookies delete their copies."""
     return truth.deleted and isinstance(error, NoSuchLedgerError | EntryUnreadableError)

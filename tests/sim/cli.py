@@ -30,13 +30,14 @@ SHORT = (
     ("logs", 500),
     ("threads", 250),
 )
-"""The short form: profiles and how many schedules; by number, so that a slow machine reaches the same states."""
+"""The profiles of the short form, with their numbers of schedules. It has no time limit, so that a slow machine reaches
+the same states."""
 
 SHORT_SCOPES = ("pair", "one-recovery", "pair-crash", "change", "change-lost", "close-and-recovery")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0 only if everything asked for was run and clean."""
+    """Run the command. Return the exit code, which is 0 only if everything requested ran without a violation."""
     ask = _parser().parse_args(arguments)
     if ask.seed is not None:
         return _repeat(ask)
@@ -175,7 +176,7 @@ def _short(ask: argparse.Namespace) -> int:
     began = time.monotonic()
     failed = _search() | _replay()
     wanted = [(profile, count) for profile, count in SHORT if ask.profile in (None, profile)]
-    first = ask.first or int(time.time()) % 1_000_000 * 1_000  # other seeds every time
+    first = ask.first or int(time.time()) % 1_000_000 * 1_000  # each call runs other seeds
     done = [
         campaign(profile, jobs=ask.jobs, schedules=count, first_seed=first, tell=_tell) for profile, count in wanted
     ]
@@ -185,7 +186,7 @@ def _short(ask: argparse.Namespace) -> int:
 
 
 def _search() -> bool:
-    """Exhaustive search of the small scopes."""
+    """Search the small scopes exhaustively."""
     print(f"{'scope':22}{'states':>10}{'transitions':>13}{'depth':>7}{'states/s':>10}  result")
     failed = False
     for found in (explore(scope) for scope in SCOPES if scope.name in SHORT_SCOPES):
@@ -197,7 +198,7 @@ def _search() -> bool:
 
 
 def _replay() -> bool:
-    """Every seed that ever failed."""
+    """Replay every seed that ever failed."""
     failed = False
     seeds = corpus.read()
     for profile, engine, seed, why in seeds:
@@ -210,7 +211,7 @@ def _replay() -> bool:
 
 
 def digests(seeds: int) -> str:
-    """What the first seeds come to, a line each."""
+    """Return the digests of the first seeds, one a line."""
     logging.disable(logging.CRITICAL)
     return "\n".join(
         f"{profile} {seed} {runner_of(profile)(seed).digest:08x}"
@@ -253,7 +254,7 @@ def _mutants(ask: argparse.Namespace) -> int:
         return 2
     print(f"{'mutant':46}{'rule':44}{'engine':34}{'after':>18}{'s':>7}  killed by")
     done: list[Verdict] = []
-    loaded = get_context("forkserver")  # a process a mutant, without the seconds that imports take
+    loaded = get_context("forkserver")  # each mutant has its own process, without the seconds that imports take
     loaded.set_forkserver_preload([module for module in sys.modules if module.startswith(("bk_", "bookie_", "tests."))])
     with ProcessPoolExecutor(ask.jobs, loaded, max_tasks_per_child=1) as pool:
         for v in pool.map(try_case, names, [ask.seconds] * len(names)):

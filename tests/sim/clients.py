@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of those who write: the writer of a ledger with its application, and whoever recovers it."""
+"""Hosts of clients that write: the writer of a ledger with its application, and recoverers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRITER = WriterConfig(
 )
 RECOVERY = RecoveryConfig(
     read_window_entries=4,
-    read_bytes_max=40,  # so small that answers end before what was asked
+    read_bytes_max=40,  # so small that answers end before the requested end
     write_back_bytes_max=4096,
     add_timeout_ms=1_000,
     retry_delay_ms=20,
@@ -45,7 +45,7 @@ RECOVERY = RecoveryConfig(
 
 
 class WriterHost(Host):
-    """The writer of a ledger and the application on top of it."""
+    """The writer of a ledger, and the application on top of it."""
 
     def __init__(
         self,
@@ -95,20 +95,20 @@ class WriterHost(Host):
 
     @property
     def busy(self) -> bool:
-        """Something of it has not ended: appends without an answer, a force, or a close."""
+        """Whether an append, a force or a close has no answer yet."""
         machine = self.machine
         owed = not machine.idle or machine.lac < machine.forced_to or machine.state is WriterState.CLOSING
         return not self.dead and not self.over and owed
 
     def append(self, count: int) -> None:
-        """The application's next ``count`` entries."""
+        """Append the application's next ``count`` entries."""
         if self.can_append:
             payloads = self.world.checker.new_entries(self, count)
             self.scheduler.note(f"{self.name} appends {count}")
             self.feed(pe.Append(EntryBatch.from_list(payloads)))
 
     def force(self) -> None:
-        """The application wants on disk what it was told is acked, and all else."""
+        """Force, for the application, everything that was acked or sent."""
         if self.can_append:
             self.scheduler.note(f"{self.name} forces")
             self.feed(pe.Force())
@@ -166,7 +166,7 @@ class WriterHost(Host):
 
 
 class RecoveryHost(Host):
-    """Somebody who opens the ledger with recovery; tries again as often as ``tries`` says."""
+    """A client that opens the ledger with recovery. It makes up to ``tries`` attempts."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class RecoveryHost(Host):
         super().__init__(world, name, ledger_id)
         self.key = key
         self.tries, self.again_ms, self.config = tries, again_ms, config
-        self.closing = False  # its own close is on its way
+        self.closing = False  # its own close is under way
         self.sessions = world.session_numbers()
         self.finished: Versioned[LedgerMetadata] | None = None
         self.error: BookKeeperError | None = None
@@ -199,7 +199,7 @@ class RecoveryHost(Host):
             return
         self.tries -= 1
         self.over, self.error, self.had_changed = False, None, False
-        self.written_back: tuple[int, EntryId] = (0, 0)  # attempt, and the first entry it wrote back
+        self.written_back: tuple[int, EntryId] = (0, 0)  # the attempt, and the first entry that it wrote back
         self.began = self.scheduler.now
         record = self.store.newest(self.ledger_id)
         digest = self.world.digest_type if record is None else record.value.digest_type
@@ -253,7 +253,7 @@ class RecoveryHost(Host):
 
     @property
     def changed_ensemble(self) -> bool:
-        """It has replaced a bookie in its own copy of the record."""
+        """Whether it has replaced a bookie in its own copy of the record."""
         back, frozen = self.machine._write_back, self.machine.frozen
         return back is not None and back.metadata.fragments != frozen.fragments
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie's collector under a metadata store that fails, lags behind, loses sessions, is emptied and put back.
+"""A bookie's collector with a metadata store that fails, lags, loses sessions, is emptied and is restored.
 
-Production's collector, evidence and machine, on a clock of this file. After each step I12: no ledger that the store's
-persisted records assign to this bookie was forgotten. At the end, with all faults gone, every deleted one was.
+The product's collector, evidence and machine run on a clock of this file. After each step I12 must hold: the bookie has
+forgotten no ledger that the store's persisted records assign to it. At the end, when all faults are over, it must have
+forgotten every deleted ledger.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ CONFIG = gc.CollectorConfig(
 
 
 class LaggingStore:
-    """What a bookie sees of the store over one server of the ensemble, which may lag, and a line that breaks."""
+    """The store as a bookie sees it, through one server of the ensemble, which may lag, and a line that breaks."""
 
     def __init__(self, truth: MemoryCluster, chance: random.Random) -> None:
         self._truth, self._chance = truth, chance
         self._seen = MemoryCluster(clock_ms=lambda: 0)
         self._store = MemoryStore(self._seen)
         self.session_id = 1
-        self.session_lost = False  # and nobody was told yet
-        self.trouble = 0.0  # how likely each call meets something
+        self.session_lost = False  # the session is lost, and the bookie does not know it yet
+        self.trouble = 0.0  # the probability that a call meets trouble
         self.away = False
         self._past: list[dict[str, Any]] = []
         self.sync_itself()
 
     def note(self) -> None:
-        """Keep the present for a server that lags."""
+        """Keep a copy of the present state for a server that lags."""
         self._past = [*self._past[-6:], copy.deepcopy(self._truth._nodes)]
 
     def sync_itself(self) -> None:
@@ -55,7 +56,7 @@ class LaggingStore:
         self.note()
 
     def expire(self) -> None:
-        """Another session, on a server that may be behind."""
+        """Begin another session, on a server that may lag."""
         self.session_id += 1
         self.session_lost = True
         self._seen._nodes = self._chance.choice(self._past)
@@ -94,7 +95,7 @@ class LaggingStore:
 
 
 class CollectorWorld:
-    """One bookie, the true store, and everybody who makes and deletes ledgers."""
+    """One bookie, the true store, and the clients that make and delete ledgers."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -111,9 +112,9 @@ class CollectorWorld:
         self.now = 0
         self._agenda: list[tuple[int, int, Any]] = []
         self._count = 0
-        self.assigned: set[LedgerId] = set()  # by persisted records, those that are away for a moment too
+        self.assigned: set[LedgerId] = set()  # by persisted records, also by those that are missing for a moment
         self.deleted: set[LedgerId] = set()
-        self.away: dict[str, Any] | None = None  # the true store's nodes while something is wrong with them
+        self.away: dict[str, Any] | None = None  # the true store's nodes while they are missing or replaced
         self.told: list[str] = []
         self._careful_until = 0
         self._next_id = 0
@@ -153,7 +154,7 @@ class CollectorWorld:
                     self.bookie.commit()
 
     def _ask(self, ask: Any, failed: gc.Event) -> None:
-        """The thread of the collector: nothing else of it happens meanwhile, but the store goes on."""
+        """Run a call on the collector's thread. The collector does nothing else meanwhile, but the store goes on."""
         self.hear_of_sessions()
         try:
             answer = ask()
@@ -173,7 +174,7 @@ class CollectorWorld:
         return {i for i, ledger in self.bookie.store.ledgers.items() if not ledger.facts.deleted}
 
     def check(self) -> None:
-        """I12."""
+        """Check I12."""
         wrong = self.assigned - self.held()
         assert not wrong, f"the bookie forgot {sorted(wrong)}, which the store assigns to it; {self.told[-8:]}"
 
@@ -202,13 +203,13 @@ class CollectorWorld:
                 self.give(gc.Hinted((ledger_id,)))
 
     def hint(self) -> None:
-        """Of a liar, or of somebody who is late."""
+        """Send a hint of a liar, or of a client that is late."""
         known = sorted(self.assigned | self.deleted)
         self.give(gc.Hinted(tuple(self.chance.sample(known, min(3, len(known))))))
 
     def mishap(self) -> None:
-        """Records are gone for less than the grace: an operator deletes the wrong ones and puts them back. Twice within
-        one grace would be too much for two looks."""
+        """Remove records for less than the grace, as an operator does that deletes the wrong ones and restores them.
+        This happens only once within a grace, because twice would be too much for two looks."""
         if self.away is None and self.now >= self._careful_until:
             nodes = copy.deepcopy(self.truth._nodes)
             for ledger_id in self.chance.sample(sorted(self.assigned), self.chance.randint(1, len(self.assigned))):
@@ -217,7 +218,7 @@ class CollectorWorld:
             self.give(gc.Hinted(tuple(sorted(self.assigned))))
 
     def empty(self) -> None:
-        """The root is gone, for as long as it takes an operator to notice; or another cluster is made there."""
+        """Remove the root until an operator notices it, or make another cluster there."""
         if self.away is None:
             nodes = copy.deepcopy(self.truth._nodes)
             for path in [path for path in self.truth._nodes if path.startswith("/ledgers")]:
@@ -229,7 +230,8 @@ class CollectorWorld:
             self._back(nodes, self.chance.randint(1, 4 * CONFIG.interval_ms))
 
     def roll_back(self) -> None:
-        """The store is put back to a backup from before the bookie's last start, and later to what it was."""
+        """Restore the store from a backup that is older than the bookie's last start, and later restore its newest
+        state."""
         if self.away is None:
             nodes = copy.deepcopy(self.truth._nodes)
             for ledger_id in self.chance.sample(sorted(self.assigned), len(self.assigned) - 1):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds that once failed, and how to run one seed again. ``seeds.txt`` has a line each: profile, engine, seed, why."""
+"""Seeds that once failed, and functions that run one seed again. ``seeds.txt`` has a line for each: profile, engine,
+seed, why."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ SEEDS = Path(__file__).with_name("seeds.txt")
 
 
 def read() -> list[tuple[str, str, int, str]]:
-    """Profile, engine, seed and why of each line."""
+    """Return profile, engine, seed and reason of each line."""
     found = []
     for line in SEEDS.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
@@ -22,21 +23,21 @@ def read() -> list[tuple[str, str, int, str]]:
 
 
 def remember(profile: str, engine: str, seed: int, why: str) -> None:
-    """A seed that failed is replayed for ever."""
+    """Add a seed that failed, so that all later runs replay it."""
     if (profile, engine, seed) not in {entry[:3] for entry in read()}:
         with SEEDS.open("a") as file:
             file.write(f"{profile} {engine} {seed} {why.splitlines()[0][:100]}\n")
 
 
 def command(profile: str, engine: str, seed: int, omit: Iterable[int]) -> str:
-    """What repeats a schedule."""
+    """Return the command that repeats a schedule."""
     text = ",".join(str(number) for number in sorted(omit))
-    explored = f" --engine {engine}" if engine in ENGINES else ""  # the other profiles know one way only
+    explored = f" --engine {engine}" if engine in ENGINES else ""  # the other profiles have no choice of engine
     return f"scripts/sim --profile {profile}{explored} --seed {seed}" + (f" --omit {text}" if text else "")
 
 
 def run(profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset(), *, trace: bool = False) -> Outcome:
-    """One schedule again, without the disturbances ``omit``."""
+    """Run one schedule again, without the disturbances in ``omit``."""
     if profile in ("logs", "disk", "threads"):
         from tests.sim.campaign import runner_of
 

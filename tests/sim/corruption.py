@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start makes of a directory of which some bytes are others (RULES S3, S4, S8).
+"""Judges what a start does with a directory in which some bytes have changed (RULES S3, S4, S8).
 
-:func:`judge` starts the production on a damaged copy of an image and asks it everything. Nothing may be invented, no
-synced record denied or forgotten in silence. The one stated exception: what no intact group header records as durable
-may be gone, because nothing on the disk says that it was ever there.
+:func:`judge` starts the product on a damaged copy of an image and asks for everything. The bookie may invent nothing,
+deny no synced record, and forget none silently. There is one stated exception: a record may be gone if no intact group
+header says that it is durable, because nothing on the disk says that it was ever there.
 
-A start takes some ten milliseconds and half a million of them are wanted, so :class:`Judge` first lets the production's
-scanner look at the changed segment: where it finds exactly what it found before in another copy, opening does exactly
-the same, and the verdict is known. Now and then a start is done all the same.
+A start takes about ten milliseconds, and half a million are needed. So :class:`Judge` first runs the product's scanner
+over the changed segment. If the scanner finds exactly what it found in an earlier copy, opening does exactly the same,
+and the verdict is known. One case in ``FULL_EVERY`` is started all the same.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from tests.sim.disk import SECTOR
 from tests.sim.storage import SEGMENT_BYTES, StorageBackEnd, ask
 
 FULL_EVERY = 1009
-"""One of so many is started even if its verdict is known."""
+"""One of this number of cases is started even if its verdict is known."""
 NO_BODY = b"\xff" * 16
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``outcome``: "damage" (found, and told), "tail" (dropped, as of a group whose sync never returned), "refused"
-    (the directory is not opened), "rebuilt" (an index was, from its segment), "no effect". ``problems``: broken
-    promises."""
+    """The verdict on one case. ``outcome`` is "damage" (found and reported), "tail" (dropped, like a group whose sync
+    never returned), "refused" (the directory is not opened), "rebuilt" (an index was rebuilt from its segment) or "no
+    effect". ``problems`` are broken promises."""
 
     outcome: str
     problems: tuple[str, ...] = ()
 
 
 def recorded_position(image: Image, data: bytes) -> int:
-    """How far the group headers that are still what they were say that the newest segment was durable."""
+    """Return the position up to which the unchanged group headers say that the newest segment is durable."""
     original = image.newest_bytes()
     intact = (one for one in image.groups if data[one.offset : one.offset + 64] == original[one.offset :][:64])
     return max([BLOCK, *(one.durable for one in intact)])
 
 
 def judge(image: Image, changed: dict[str, bytes | None], *, recorded: int | None = None) -> Verdict:
-    """Start on the image with these files changed and compare every answer with what was promised. ``recorded``: how
-    far the newest segment must be answered for; by default as far as its changed bytes say that it was durable."""
+    """Start on the image with these files changed, and compare every answer with the promises. ``recorded`` is the
+    position up to which the newest segment must be answered for. By default its changed bytes determine it."""
     disk = image.disk(changed)
     try:
-        with warnings.catch_warnings():  # protobuf's text reader warns of a backslash where it expects none
+        with warnings.catch_warnings():  # protobuf's text reader warns about unexpected backslashes
             warnings.simplefilter("ignore", DeprecationWarning)
             back_end = StorageBackEnd(image.bookie_id, disk=disk, store=image.store())
     except (BookieIdentityError, DataDirectoryError):
@@ -71,14 +71,14 @@ def judge(image: Image, changed: dict[str, bytes | None], *, recorded: int | Non
         return Verdict("damage", tuple(problems))
     if report.tail_bytes_dropped:
         return Verdict("tail", tuple(problems))
-    is_rebuilt = report.indexes_rebuilt or report.segments_scanned > 1  # an index that is lost, as one that is damaged
+    is_rebuilt = report.indexes_rebuilt or report.segments_scanned > 1  # a lost index is rebuilt like a damaged one
     return Verdict("rebuilt" if is_rebuilt else "no effect", tuple(problems))
 
 
 def judge_refused(image: Image, sector: int) -> Verdict:
-    """Start on the image while the disk refuses to read one sector of the newest segment, and once more when it reads
-    again. Whatever was acked must be answered for in both: that a block cannot be read says nothing of what is in it,
-    on record or not. Where the second start denies nothing, all must be there again or be UNKNOWN."""
+    """Start on the image while the disk refuses to read one sector of the newest segment, and again when it can be
+    read. Both starts must answer for everything that was acked, whether on record or not, because a failed read says
+    nothing about the contents. If the second start denies nothing, all must be there again or be UNKNOWN."""
     disk = image.disk()
     disk.break_sector(image.newest, sector * SECTOR)
     store, chance = image.store(), random.Random(sector)
@@ -94,7 +94,7 @@ def judge_refused(image: Image, sector: int) -> Verdict:
 
 
 def _problems(image: Image, back_end: StorageBackEnd, recorded: int) -> list[str]:
-    """Broken promises of this start."""
+    """Return the promises that this start breaks."""
     problems: list[str] = []
     for ledger_id in sorted({parse_header(frame).ledger_id for frame, _ in image.acked}):
         try:
@@ -122,12 +122,13 @@ def _check_ledger(image: Image, back_end: StorageBackEnd, ledger_id: int, record
         "has lost its deletion": bool(records[FrameKind.DELETED]) and not facts.deleted,
         "has lost its key": bool(records[FrameKind.LEDGER_KEY]) and facts.ledger_key is None,
         "has lost its LAC": lac >= 0 and lac_of_body(facts.lac_body or NO_BODY) < lac,
-        "is not in limbo any more": bool(records[FrameKind.LIMBO]),  # in trouble it may be, see below
+        "is not in limbo any more": bool(records[FrameKind.LIMBO]),  # it may be in trouble instead, see below
         "has forgotten that its copy was dropped": bool(records[FrameKind.COPY_DROPPED]) and not facts.trouble,
     }
-    if facts.deleted:  # nothing else is kept of it
+    if facts.deleted:  # nothing else of the ledger is kept
         forgotten = {what: held for what, held in forgotten.items() if "deletion" in what}
-    troubled = facts.trouble not in (Reason.REASON_NONE, Reason.COPY_DROPPED)  # it says so, and nothing is trusted
+    # the bookie reports the trouble, and nothing of the ledger is trusted
+    troubled = facts.trouble not in (Reason.REASON_NONE, Reason.COPY_DROPPED)
     wrong = invented if troubled else {**invented, **forgotten}
     problems += [f"ledger {ledger_id} {what}" for what, is_so in wrong.items() if is_so]
 
@@ -167,7 +168,7 @@ def _records(frames: list[bytes], kind: FrameKind) -> list[bytes]:
 
 
 class _Scanner(SegmentScanner):
-    """The production's, with a memory for what the bytes of one group hold; notes what it would take in."""
+    """The product's scanner with a cache of the contents of groups. It notes what it would add to the index."""
 
     known: dict[tuple[int, int, bytes], list[tuple[int, FrameHeader, bool]]]
 
@@ -193,7 +194,7 @@ class _Scanner(SegmentScanner):
 
 @dataclass
 class Judge:
-    """Verdicts on changed copies of the newest segment of an image. ``starts``: how many starts that took."""
+    """Verdicts on changed copies of the newest segment of an image. ``starts`` counts the starts that these took."""
 
     image: Image
     starts: int = 0
@@ -208,8 +209,8 @@ class Judge:
         return bytes(self._data[offset : offset + size])
 
     def verdict(self, data: bytes | bytearray, *, full: bool = False) -> Verdict:
-        """Of the newest segment with these bytes. ``full``: by a start, whatever is known; AssertionError if the start
-        says something else than what was known."""
+        """Return the verdict on the newest segment with these bytes. With ``full``, always start. Raises AssertionError
+        if the start contradicts the known verdict."""
         found = self._what_a_scan_finds(data)
         known = self.verdicts.get(found)
         if known is not None and not full:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damage to everything but the newest segment: a sealed one, its index, a checkpoint, the small files, files in the
-place of others.
+"""Damages everything but the newest segment: a sealed segment, its index, a checkpoint, the small files, and files that
+are put in the place of others.
 
-None of them is scanned at a start: whoever reads a frame or a block checks it. Most cases ask only that check of the
-changed bytes; one of some hundred is started in full, and every answer compared.
+A start scans none of these; a frame or a block is checked when it is read. Most cases only run this check on the
+changed bytes. One case of a few hundred is started in full, and every answer compared.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tests.sim.storage import DATA_DIR, SEGMENT_BYTES
 
 Case = Callable[[int], tuple[str, Verdict]]
 Ranges = Sequence[tuple[int, int]]
-"""What was changed of a file, ascending: (first byte, end); of one that was cut, the first byte that is gone."""
+"""The changed ranges of a file, ascending: (first byte, end). For a file that was cut, the first byte that is gone."""
 SECTORS_FULL_EVERY = 13
 _OTHER_SEED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of damage: how many cases, and what becomes of the one of a number."""
+    """One kind of damage: the number of its cases, and a function that judges the case with a number."""
 
     name: str
     total: Callable[[], int]
@@ -46,7 +46,7 @@ class Kind:
 
 
 def image() -> Image:
-    """The one that is damaged. It always has the same bytes."""
+    """Return the image that is damaged. It always has the same bytes."""
     return make_image(True)
 
 
@@ -57,7 +57,7 @@ def file_of(path: str, of: Image | None = None) -> bytes:
 
 
 def path_of(suffix: str, of: Image | None = None) -> str:
-    """The first file of this suffix."""
+    """Return the first file with this suffix."""
     return min(path for path, data in (of or image()).files.items() if data is not None and path.endswith(suffix))
 
 
@@ -70,7 +70,7 @@ def pairs(count: int) -> list[tuple[int, int]]:
 
 
 class Target:
-    """A file, an older one of its kind, and what becomes of changed bytes of it."""
+    """A file, an older file of its kind, and a check of changed bytes."""
 
     name: str
 
@@ -79,15 +79,16 @@ class Target:
         raise NotImplementedError
 
     def older(self) -> bytes:
-        """Intact, of the same directory, and of another generation or number."""
+        """Return the bytes of an intact file of the same directory that has another generation or number."""
         raise NotImplementedError
 
     def region(self, offset: int) -> str:
-        """What part of the file a byte belongs to."""
+        """Return the part of the file to which a byte belongs."""
         raise NotImplementedError
 
     def check(self, data: bytes, changed: Ranges, *, full: bool) -> Verdict:
-        """``full``: by a start, which must agree with what the file's own check says."""
+        """Return the verdict on changed bytes. With ``full``, also start; the start must agree with the file's own
+        check."""
         raise NotImplementedError
 
     def original(self) -> bytes:
@@ -155,7 +156,7 @@ class Target:
 
 @cache
 def _sealed_places() -> list[Place | None]:
-    """The frame that each byte of the sealed segment belongs to."""
+    """Return for each byte of the sealed segment the frame to which it belongs."""
     places: list[Place | None] = [None] * SEGMENT_BYTES
     for _, place in image().acked:
         if place.generation != image().generation:
@@ -164,7 +165,8 @@ def _sealed_places() -> list[Place | None]:
 
 
 class SealedSegment(Target):
-    """Reads check its frames; a start looks at its header and size. What lies between frames nobody reads."""
+    """The sealed segment. Reads check its frames, and a start checks its header and size. The bytes between frames are
+    never read."""
 
     name = "sealed segment"
 
@@ -205,7 +207,7 @@ class SealedSegment(Target):
 
 
 def _is_right_header(data: bytes) -> bool:
-    """Whether a segment's header is that of the sealed segment."""
+    """Return whether a segment's header is that of the sealed segment."""
     try:
         return decode_segment_header(data[:BLOCK]) == decode_segment_header(file_of(image().sealed)[:BLOCK])
     except IntegrityError:
@@ -216,7 +218,7 @@ def _is_right_header(data: bytes) -> bool:
 
 
 class IndexFile(Target):
-    """A start reads its header and its summary, look-ups read the rest, block by block."""
+    """An index file. A start reads its header and its summary; look-ups read the rest, block by block."""
 
     name = "index"
 
@@ -252,7 +254,8 @@ class IndexFile(Target):
 
 @cache
 def _older_index() -> bytes:
-    """Another segment's, with the generation before: what the sectors of a file that was removed may still hold."""
+    """Return another segment's index, with the preceding generation, as the sectors of a removed file may still hold
+    it."""
     other = make_image(seed=_OTHER_SEED)
     header, rows, states = decode_index_file(file_of(path_of(".idx", other), other))
     return encode_index_file(replace(header, generation=header.generation - 1), rows, states)
@@ -280,7 +283,7 @@ def _index_region(offset: int) -> str:
 
 
 class CheckpointFile(Target):
-    """A start reads it whole; one that is not what it was is never believed."""
+    """A checkpoint. A start reads all of it, and never trusts one that has changed."""
 
     name = "checkpoint"
 
@@ -322,7 +325,7 @@ def _older_checkpoint() -> bytes:
 
 
 def _small(name: str) -> Iterator[Kind]:
-    """A file read whole at the start: all bits, and all lengths."""
+    """Yield kinds of damage for a file that a start reads whole: all bits, and all lengths."""
     path = f"{DATA_DIR}/{name}"
 
     def flip(number: int) -> tuple[str, Verdict]:
@@ -339,7 +342,7 @@ def _small(name: str) -> Iterator[Kind]:
 
 @cache
 def _places() -> list[tuple[str, str]]:
-    """(file, the one whose bytes it gets): all pairs of files that promise something."""
+    """Return all pairs of files that hold promises: the file, and the file whose bytes it gets."""
     named = [path for path, data in image().files.items() if data and not path.endswith((".tmp", ".free", "/LOCK"))]
     return [(path, other) for path in sorted(named) for other in sorted(named) if path != other]
 
@@ -367,7 +370,7 @@ def _misplaced(path: str, changed: dict[str, bytes | None]) -> tuple[str, Verdic
 
 
 def kinds() -> Iterator[Kind]:
-    """Every kind of damage of this module."""
+    """Yield every kind of damage of this module."""
     for target in (SealedSegment(), IndexFile(), CheckpointFile()):
         yield from target.kinds()
     for name in ("IDENTITY", "VERSION"):
@@ -378,6 +381,6 @@ def kinds() -> Iterator[Kind]:
 
 
 def forget_images() -> None:
-    """Make everything anew: for mutants, which must not be judged by what was made without them."""
+    """Make the images anew. A mutant must not be judged by images that were made without it."""
     for made in (_sealed_places, _older_index, _older_checkpoint, _index_regions, _places):
         made.cache_clear()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small data directory that holds every kind of frame and record, with all that is known of where what lies.
+"""A small data directory with every kind of frame and record, and the place of each.
 
-Two segments of 64 KiB, the first sealed, the second full to its last block; and an older life of the second's bytes,
-as a recycled file would show it.
+It has two segments of 64 KiB. The first is sealed, and the second is full to its last block. There is also an older
+life of the second segment's bytes, as a recycled file would show it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GROUP = struct.Struct("<8sQQIIQQ")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as it was written: where, and how far it says that the log was durable."""
+    """A group as it was written: its place, and the position up to which it says that the log is durable."""
 
     offset: int
     size: int
@@ -56,9 +56,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """``files``: every byte of the directory after a power loss; ``acked``: what was answered, and where it lies.
+    """``files`` has every byte of the directory after a loss of power. ``acked`` has the answered frames and their
+    places.
 
-    ``recorded``: whether the last group with frames is on record as durable."""
+    ``recorded`` says whether a later header records the last group with frames as durable.
+    """
 
     files: dict[str, bytes | None]
     bookie_id: str
@@ -72,7 +74,7 @@ class Image:
 
     @property
     def generation(self) -> int:
-        """Of the newest segment."""
+        """The generation of the newest segment."""
         return max(place.generation for _, place in self.acked)
 
     @property
@@ -89,7 +91,7 @@ class Image:
         return data
 
     def region(self, offset: int) -> str:
-        """What part of the newest segment a byte belongs to."""
+        """Return the part of the newest segment to which a byte belongs."""
         if offset < BLOCK:
             return "segment header"
         group = next((one for one in self.groups if one.offset <= offset < one.offset + one.size), None)
@@ -105,14 +107,14 @@ class Image:
         return "padding"
 
     def store(self) -> MetadataStore:
-        """The metadata store, which knows this bookie as it was at its last start."""
+        """Return the metadata store, which knows this bookie as it was at its last start."""
         now = self.known.read_bookie_state(self.bookie_id)
         if now is None or now.value != self.state:
             self.known.write_bookie_state(self.bookie_id, self.state, now.version if now else None)
         return self.known
 
     def disk(self, changed: dict[str, bytes | None] | None = None) -> SimDisk:
-        """A disk with these files in the place of the image's; None: the file is gone."""
+        """Return a disk on which these files replace those of the image. None means that the file is gone."""
         files = {**self.files, **(changed or {})}
         disk = SimDisk()
         gone = [path for path, data in files.items() if data is None and self.files.get(path) is not None]
@@ -122,7 +124,7 @@ class Image:
 
 @cache
 def _frames(image: Image) -> tuple[tuple[int, int, int], ...]:
-    """(offset, bytes, columns bytes) of everything in the newest segment."""
+    """Return (offset, bytes, bytes of columns) of everything in the newest segment."""
     data, found = image.newest_bytes(), []
     for group in image.groups:
         at = group.offset + 64
@@ -135,7 +137,7 @@ def _frames(image: Image) -> tuple[tuple[int, int, int], ...]:
 
 @cache
 def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID) -> Image:
-    """The directory of a bookie that lost power. The same bytes for the same arguments."""
+    """Return the directory of a bookie that lost power. It has the same bytes for the same arguments."""
     rng, disk, store = random.Random(seed), SimDisk(), own_store()
     back_end = StorageBackEnd(bookie_id, disk=disk, store=store)
     acked: list[tuple[bytes, Place]] = []
@@ -152,7 +154,7 @@ def make_image(recorded: bool = True, seed: int = 1, bookie_id: str = BOOKIE_ID)
         commit([entries(20, [_next_id(acked, 20)], size=9000)])
     back_end.log.release_full()
     back_end.log_maintenance.run()
-    _checkpoint(back_end)  # which holds the state of the segment that is sealed now
+    _checkpoint(back_end)  # it holds the state of the segment that is now sealed
     commit(_every_kind(1))
     _fill(back_end, commit, rng, recorded)
     if recorded:
@@ -181,7 +183,8 @@ def _checkpoint(back_end: StorageBackEnd) -> None:
 
 
 def _fill(back_end: StorageBackEnd, commit: object, rng: random.Random, recorded: bool) -> None:
-    """Groups of all sizes until only the block of an idle group is left (or, unrecorded, the last one's)."""
+    """Write groups of all sizes until only the block of an idle group is left (or, if not ``recorded``, that of the
+    last group)."""
     assert callable(commit)
     ledger_id, entry_id = 30, 0
     while True:
@@ -208,7 +211,7 @@ def _next_id(acked: list[tuple[bytes, Place]], ledger_id: int) -> int:
 
 
 def _every_kind(turn: int) -> list[bytes]:
-    """Each kind of record, and frames with each column; twice, in two segments."""
+    """Return each kind of record, and frames with each column. A second call makes them for the second segment."""
     base = 100 * turn
     frames = [
         key_record(1 + base), entries(1 + base, range(5), lac=3), fence_record(2 + base), lac_record(3 + base, 17),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to damage a small data directory, by number, and what became of it. ``scripts/prove corrupt`` runs all."""
+"""Numbers every way to damage a small data directory, and judges it. ``scripts/prove corrupt`` runs all."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SECTORS = SEGMENT_BYTES // SECTOR
 SPLICES = 10_000
 _GROUP_BITS = 64 * 8
 UNCOVERED = ("padding", "space never written")
-"""Bytes that no checksum covers and that nothing is read from."""
+"""The parts whose bytes no checksum covers and nothing reads."""
 
 
 DONE = "cases of damage"
-"""Heading of the table of cases by kind."""
+"""The heading of the table of cases by kind."""
 
 
 # --- the newest segment -----------------------------------------------------------------------------------------------
@@ -40,8 +40,8 @@ def _judge_of(recorded: bool) -> Judge:
 
 @cache
 def _covered(image: Image) -> npt.NDArray[np.bool_]:
-    """Bytes whose change must be noticed. Not those of the last idle group: without it what lies before is a tail, and
-    a tail that is intact is kept (a stated exception)."""
+    """Return the bytes whose change must be noticed. The last idle group is not among them: without it the groups
+    before it are a tail, and an intact tail is kept (a stated exception)."""
     covered = np.array([image.region(offset) not in UNCOVERED for offset in range(SEGMENT_BYTES)])
     if image.recorded:
         covered[image.groups[-1].offset :] = False
@@ -49,13 +49,13 @@ def _covered(image: Image) -> npt.NDArray[np.bool_]:
 
 
 def _scanned(recorded: bool, number: int, data: bytes | bytearray, region: str) -> tuple[str, Verdict]:
-    """The verdict; that nothing was noticed although bytes that matter have changed is a problem too."""
+    """Return the verdict. It is also a problem if a change of covered bytes was not noticed."""
     judging = _judge_of(recorded)
     verdict = judging.verdict(data, full=number % FULL_EVERY == 0)
     if verdict.outcome == "no effect":
         image = judging.image
         now, before = (np.frombuffer(part, np.uint8) for part in (data, image.newest_bytes()))
-        # What no header that is left records as durable may be gone without a trace (S3).
+        # Groups that no remaining header records as durable may be gone without a trace (S3).
         end = recorded_position(image, bytes(data)) if image.recorded else SEGMENT_BYTES
         if len(now) != len(before) or bool(((now != before) & _covered(image))[:end].any()):
             verdict = Verdict(verdict.outcome, (*verdict.problems, "bytes that matter changed and nobody noticed"))
@@ -114,8 +114,8 @@ def _copied(number: int) -> tuple[str, Verdict]:
 
 
 def _spliced(number: int) -> tuple[str, Verdict]:
-    """A piece of this segment, of an older one, or of another bookie's, over another place: at a frame's bounds, a
-    block's or anywhere."""
+    """Put a piece of this segment, of an older one, or of another bookie's, over another place: at the bounds of a
+    frame or a block, or anywhere."""
     rng = random.Random(number)
     image = _judge_of(True).image
     name, source = rng.choice(
@@ -173,7 +173,7 @@ KINDS = {kind.name: kind for kind in _kinds()}
 
 
 def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
-    """So many cases of a kind, from number ``first`` on."""
+    """Run ``count`` cases of a kind, from number ``first`` on."""
     logging.disable(logging.CRITICAL)
     kind, done = KINDS[name], Figures()
     for number in range(first, min(first + count * stride, kind.total()), stride):
@@ -186,7 +186,7 @@ def run(name: str, first: int, count: int, stride: int = 1) -> Figures:
 
 
 def check_sample(name: str, cases: int) -> None:
-    """So many cases of a kind, evenly spread, on an image made anew. Raises AssertionError for a problem."""
+    """Run ``cases`` cases of a kind, evenly spread, on a new image. Raises AssertionError for a problem."""
     for made in (_judge_of, _covered, _foreign, make_image):
         made.cache_clear()
     corruption_files.forget_images()

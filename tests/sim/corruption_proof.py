@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/prove corrupt``: every way to damage a small data directory, and what became of each."""
+"""``scripts/prove corrupt``: damages a small data directory in every way, and judges each."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ class CorruptProof(Trial):
         parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
 
     def next(self, figures: Figures) -> Chunk | None:
-        """``--only KIND…`` gives all chunks of these kinds at once; else the kinds come one after the other."""
+        """Return the next chunk. ``--only KIND…`` returns all chunks of these kinds at once; otherwise the kinds come
+        one after the other."""
         done = figures.table(DONE)
         return next((Chunk(name, done[name]) for name, kind in KINDS.items() if done[name] < kind.total()), None)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine stops at every file operation of a workload: what was acked is there, and nothing else.
+"""Stops the machine at every file operation of a workload. Afterwards everything acked must be there, and nothing else.
 
-Each point is tried in several :data:`VARIANTS` of what the disk keeps. After each: a start, the check of everything
-that was promised (I5, I6, I8, I9, I12; ``Life.check``), and another power loss and start that must change no answer.
+Each point is tried in several :data:`VARIANTS` of what the disk keeps. After each come a start, a check of all promises
+(I5, I6, I8, I9, I12; ``Life.check``), and another loss of power and start, which must change no answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ POINTS_MAX = 5000
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What happens at the point. ``keep``, ``names``: what the disk keeps of bytes and of names (``SimDisk.crash``);
-    ``kill``: only the process ends. ``again``: the start after it is crashed too, at every operation or (``some``) at
-    one drawn."""
+    """The event at the point. ``keep`` and ``names`` say what the disk keeps of bytes and of names (``SimDisk.crash``).
+    ``kill`` ends only the process. With ``again`` the next start is crashed too, at every operation, or (``some``) at
+    one that is drawn."""
 
     name: str
     keep: str | None = None
@@ -45,17 +45,17 @@ VARIANTS = (
     Variant("again in the restart", again="some"),
 )
 EVERY_RESTART = Variant("at every operation of the restart", again="every")
-"""The long form's: its points are pairs."""
+"""The variant of the long form, whose points are pairs."""
 
 
 def variant(name: str) -> Variant:
-    """By name; StopIteration if there is none."""
+    """Return the variant of this name. Raises StopIteration if there is none."""
     return next(one for one in (*VARIANTS, EVERY_RESTART) if one.name == name)
 
 
 @dataclass(slots=True)
 class Found:
-    """What became of one workload. ``starts``: crashes followed by a start and a check."""
+    """The results of one workload. ``starts`` counts crashes that a start and a check followed."""
 
     workload: str
     kinds: Counter[str] = field(default_factory=Counter)
@@ -69,16 +69,17 @@ class Found:
 
 
 def operations_of(steps: Sequence[Step]) -> Counter[str]:
-    """File operations of the whole workload, by kind."""
+    """Count the file operations of the whole workload by kind."""
     life = Life()
     life.run(steps)
     return Counter(life.disk.kinds)
 
 
 def crash_at(steps: Sequence[Step], point: int, how: Variant, *, second: int | None = None, seed: int = 0) -> bool:
-    """Run the steps, stop at operation ``point`` (and at operation ``second`` of the restart), start, check everything.
+    """Run the steps, stop at operation ``point`` (and at operation ``second`` of the restart), start, and check
+    everything.
 
-    Whether the point (the second, if given) was reached. Raises AssertionError for a broken promise.
+    Return whether the point (or ``second``, if given) was reached. Raises AssertionError for a broken promise.
     """
     chance, life = random.Random(f"{seed} {point} {second}"), Life()
     life.disk.crash_at(point)
@@ -103,7 +104,7 @@ def crash_at(steps: Sequence[Step], point: int, how: Variant, *, second: int | N
 
 
 def _start(life: Life) -> None:
-    """A start that a full disk may refuse."""
+    """Start the storage. A full disk may refuse this."""
     try:
         life.open()
     except DataDirectoryError:
@@ -112,7 +113,7 @@ def _start(life: Life) -> None:
 
 
 def _start_with_room(life: Life, chance: random.Random) -> None:
-    """On a disk that is full still a start may be refused, but nothing is denied; then there is room."""
+    """Start the storage. A disk that is still full may refuse the start, but nothing may be denied. Then make room."""
     if life.disk.faults.no_space:
         _start(life)
         if life.is_open:
@@ -123,20 +124,22 @@ def _start_with_room(life: Life, chance: random.Random) -> None:
 
 
 def _same(before: dict[int, Any], after: dict[int, Any]) -> None:
-    before.pop(NEW_LEDGER, None)  # to which every check adds
+    before.pop(NEW_LEDGER, None)  # every check adds to this ledger
     for ledger_id, seen in before.items():
         assert after[ledger_id] == seen, f"a restart changed ledger {ledger_id}: {seen} became {after[ledger_id]}"
 
 
 SAMPLE = 6
-"""One operation of so many is tried by tests, each in one of the variants; ``scripts/sim --crash-points`` tries every
+"""Tests try one operation of this number, each in one of the variants. ``scripts/sim --crash-points`` tries every
 operation in all of them."""
 
 
 def crash_everywhere(steps: Sequence[Step], how: Variant, *, seed: int = 0, first: int = 1, stride: int = 1) -> int:
-    """Every operation of the steps, one after the other; how many crashes. Raises at the first broken promise.
+    """Crash at every operation of the steps, one after the other. Return the number of crashes. Raises at the first
+    broken promise.
 
-    With ``stride`` only one operation of so many, from ``first`` on: for a sample."""
+    With ``stride``, crash only at one operation of this number, from ``first`` on, as a sample.
+    """
     starts = 0
     for point in range(first, POINTS_MAX, stride):
         if how.again == "every":
@@ -158,16 +161,16 @@ def _restarts_at(steps: Sequence[Step], point: int, how: Variant, seed: int) -> 
 
 
 def workloads() -> Mapping[str, Sequence[Step]]:
-    """By name: those of storage, and those of segments in a second life."""
-    from tests.sim import test_recycling  # which imports this
+    """Return the workloads of storage and of segments in a second life, by name."""
+    from tests.sim import test_recycling  # test_recycling imports this module
 
     return {**WORKLOADS, **test_recycling.WORKLOADS}
 
 
 def explore(name: str, ways: Sequence[Variant] = VARIANTS, *, seed: int = 0, stride: int = 1) -> Found:
-    """One workload in all these variants; violations are noted and the search goes on with the next variant.
+    """Run one workload in all these variants. After a violation, continue with the next variant.
 
-    With ``stride`` each operation is tried in one variant of so many, each variant at other operations.
+    With ``stride``, try each operation in one of this number of variants, each variant at other operations.
     """
     steps = workloads()[name]
     found = Found(name, operations_of(steps))
@@ -181,7 +184,7 @@ def explore(name: str, ways: Sequence[Variant] = VARIANTS, *, seed: int = 0, str
 
 
 def report(done: Sequence[Found]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     kinds = ("write", "sync", "sync directory", "rename", "create", "remove", "deallocate", "make directory")
     lines = [
         "| workload | operations | " + " | ".join(kinds) + " | variants | crashes | violations |",

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk in memory that loses what was not synced, in every way a real one may (RULES S3, S6).
+"""A disk in memory that loses what was not synced, in every way in which a real one may (RULES S3, S6).
 
-:class:`SimDisk` puts its own system calls under the production's :class:`~bookie_server.storage.disk.files.Files`;
-whatever is composed of them (write whole, write atomically, read past the cache) is the production's code. A file is
-durable bytes and unsynced writes in order; a directory is durable names and unsynced operations in order. Reads return
+:class:`SimDisk` puts its own system calls under the product's :class:`~bookie_server.storage.disk.files.Files`.
+Functions composed of them (write whole, write atomically, read past the cache) are the product's code. A file is
+durable bytes and unsynced writes in order. A directory is durable names and unsynced operations in order. Reads return
 the cache. A crash keeps any subset of unsynced sectors of 512 bytes and any subset of unsynced directory operations.
 
-Everything random is asked of the ``random.Random`` that the caller hands over, so that a seed decides all.
+All random choices come from the ``random.Random`` that the caller passes, so that a seed decides everything.
 
-Over 400 lines because a disk's faults and what a crash keeps of its files and its names are one model.
+This file has over 400 lines because a disk's faults and what a crash keeps of its files and names are one model.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bookie_server.storage.disk.files import Files, Handle, round_up
 
 SECTOR = 512
 KEEPS = ("nothing", "everything", "a prefix", "some sectors")
-"""What a crash keeps of what was not synced."""
+"""The ways in which a crash keeps parts of what was not synced."""
 
 
 class SimulatedCrash(BaseException):
-    """The machine stops here. Not an Exception: no code under test may handle it."""
+    """Raised where the machine stops. It is not an Exception, because no code under test may handle it."""
 
 
 class _Inode:
-    """A file. ``writes``: (offset, bytes) since the last sync, in order; ``cache`` is what a read sees."""
+    """A file. ``writes`` has (offset, bytes) since the last sync, in order. ``cache`` is what a read returns."""
 
     __slots__ = ("bad", "cache", "directory", "durable", "stale", "writes")
 
@@ -41,7 +41,7 @@ class _Inode:
         self.durable, self.cache = bytearray(), bytearray()
         self.writes: list[tuple[int, bytes]] = []
         self.bad: set[int] = set()  # sectors that cannot be read
-        self.stale: set[int] = set()  # sectors that the cache holds as they were before their last write
+        self.stale: set[int] = set()  # sectors that the cache holds as before their last write
 
     def sync(self) -> None:
         self.durable[len(self.durable) :] = bytes(max(0, len(self.cache) - len(self.durable)))
@@ -56,8 +56,8 @@ class _Inode:
 
 @dataclass(frozen=True, slots=True)
 class _NameChange:
-    """A name given to a file (``inode``), taken away (None), or moved from ``old``. A file that is moved has one name,
-    also where an earlier move of it was lost: no file system shows two for what was never linked twice."""
+    """A name that was given to a file (``inode``), removed (None), or moved from ``old``. A moved file has one name,
+    even if an earlier move of it was lost: no file system shows two names for a file that was never linked twice."""
 
     path: str
     inode: _Inode | None
@@ -75,14 +75,14 @@ class _NameChange:
 
 @dataclass
 class _Faults:
-    """What is to go wrong next; 0 for never."""
+    """The faults to come. 0 means never."""
 
-    syncs: int = 0  # so many syncs fail; those after them succeed, and lie
-    misdirected: int = 0  # bytes by which the next write misses its place
+    syncs: int = 0  # this number of syncs fail; later ones succeed without saving the lost bytes
+    misdirected: int = 0  # the bytes by which the next write misses its place
     short_reads: int = 0
     stale_writes: int = 0
-    no_space: bool = False  # for a segment
-    no_byte: bool = False  # nor for anything else
+    no_space: bool = False  # the disk has no room for a segment
+    no_byte: bool = False  # the disk has no room for any other byte either
 
 
 class SimDisk(Files):
@@ -104,34 +104,35 @@ class SimDisk(Files):
         self._changes: list[_NameChange] = []
         self._handles: dict[Handle, tuple[str, _Inode]] = {}
         self._next_handle = 3
-        self._direct: set[Handle] = set()  # those that write past the cache: of segments
+        self._direct: set[Handle] = set()  # handles that write past the cache: those of segments
         self._locks: dict[str, Handle] = {}
         self._dirty: dict[_Inode, None] = {}
-        self._hiding: dict[_Inode, None] = {}  # the cache is not what is durable, and nobody will write it
+        self._hiding: dict[_Inode, None] = {}  # the cache differs from the durable bytes, and nothing will write it
 
     # --- the end of the machine, or of the process ------------------------------------------------------------------
 
     def crash_at(self, operations: int | None) -> None:
-        """Raise SimulatedCrash at so many operations from now (1: the next one); None: never."""
+        """Raise SimulatedCrash after this number of operations (1: at the next one), or never (None)."""
         self._crash_at = None if operations is None else self.operations + operations
 
     @property
     def operations_left(self) -> int | None:
-        """How many more until the machine stops; None if it is not to. A crash or the end of the process forgets it."""
+        """The number of operations until the machine stops, or None if it is not to stop. A crash or the end of the
+        process resets it."""
         if self._crash_at is None or self._crash_at <= self.operations:
             return None
         return self._crash_at - self.operations
 
     def crash(self, chance: random.Random, keep: str | None = None, names: str | None = None) -> None:
-        """Power is lost and comes back: of what was not synced a legal part survives, nobody holds anything open.
+        """Lose power and get it back. A legal part of what was not synced survives, and no file is open any more.
 
-        ``keep`` is one of :data:`KEEPS`, drawn if None; ``names`` the same for names, by default as ``keep``.
+        ``keep`` is one of :data:`KEEPS`, drawn if None. ``names`` is the same for names, by default ``keep``.
         """
         for inode in self._dirty:
             self._lose(inode, chance, keep or chance.choice(KEEPS))
         for change in _kept(self._changes, chance, names or keep or chance.choice(KEEPS)):
             change.apply(self._durable)
-        for path in sorted(self._durable):  # a lost directory takes along what was made durable in it
+        for path in sorted(self._durable):  # a lost directory also loses its durable files
             if os.path.dirname(path) not in self._durable:
                 del self._durable[path]
         self._names = dict(self._durable)
@@ -145,7 +146,8 @@ class SimDisk(Files):
         self._let_go()
 
     def kill(self) -> None:
-        """The process ends, the machine runs on: handles and locks are gone, what was written stays in the cache."""
+        """End the process while the machine runs on. Handles and locks are gone, and written bytes stay in the
+        cache."""
         self._let_go()
 
     def _let_go(self) -> None:
@@ -169,7 +171,7 @@ class SimDisk(Files):
         inode.cache = bytearray(inode.durable)
 
     def _point(self, kind: str) -> None:
-        """An operation at which the machine may stop."""
+        """Count an operation, at which the machine may stop."""
         self._alive()
         self.operations += 1
         self.kinds[kind] += 1
@@ -184,11 +186,11 @@ class SimDisk(Files):
     # --- copies of the whole disk -----------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, bytes | None]:
-        """What is durable: bytes by path, None for a directory."""
+        """Return what is durable: bytes by path, None for a directory."""
         return {path: None if inode.directory else bytes(inode.durable) for path, inode in self._durable.items()}
 
     def restore(self, snapshot: dict[str, bytes | None]) -> None:
-        """The disk holds this copy and nothing else. For a disk that nobody uses now."""
+        """Replace the contents of the disk by this copy. No file may be open."""
         self._durable = {}
         for path, data in snapshot.items():
             inode = self._durable[path] = _Inode(directory=data is None)
@@ -200,21 +202,21 @@ class SimDisk(Files):
         self._let_go()
 
     def wipe(self) -> None:
-        """An empty disk in its place."""
+        """Replace the disk by an empty one."""
         self.restore({"/": None})
 
     # --- damage -----------------------------------------------------------------------------------------------------
 
     def paths(self) -> list[str]:
-        """Durable files, sorted."""
+        """Return the durable files, sorted."""
         return sorted(path for path, inode in self._durable.items() if not inode.directory)
 
     def durable_bytes(self, path: str) -> bytes:
-        """What a file holds for good."""
+        """Return the durable bytes of a file."""
         return bytes(self._durable[path].durable)
 
     def flip_bit(self, path: str, offset: int, bit: int = 0, *, cached: bool = True) -> None:
-        """One bit of a file at rest changes; ``cached`` False: the page cache still hides it."""
+        """Flip one bit of a file at rest. If ``cached`` is False, the page cache still hides this."""
         inode = self._durable[path]
         inode.durable[offset] ^= 1 << bit
         if cached:
@@ -223,33 +225,34 @@ class SimDisk(Files):
             self._hiding[inode] = None
 
     def put_at_rest(self, path: str, offset: int, data: bytes) -> None:
-        """Bytes of a file at rest are others now, as after a write of another file that missed its place."""
+        """Change bytes of a file at rest, as a write of another file does that missed its place."""
         inode = self._names[path]
         inode.durable[offset : offset + len(data)] = data
         inode.cache[offset : offset + len(data)] = data
 
     def copy_range(self, path: str, source: int, target: int, size: int) -> None:
-        """Part of a file at rest lies over another part."""
+        """Copy a part of a file at rest over another part."""
         self.put_at_rest(path, target, bytes(self._names[path].cache[source : source + size]))
 
     def lose_file(self, path: str) -> None:
-        """A file is gone for good."""
+        """Remove a file for good."""
         self._durable.pop(path, None)
         self._names.pop(path, None)
         self._changes = [change for change in self._changes if change.path != path]
 
     def truncate(self, path: str, size: int) -> None:
-        """A file has lost its end for good."""
+        """Cut the end of a file off for good."""
         inode = self._durable[path]
         del inode.durable[size:]
         del inode.cache[size:]
 
     def break_sector(self, path: str, offset: int) -> None:
-        """Reads of this sector fail with EIO from now on."""
+        """Let reads of this sector fail with EIO from now on."""
         self._durable[path].bad.add(offset // SECTOR)
 
     def mend_sectors(self, path: str) -> None:
-        """The file can be read everywhere again, as it was: a cable, a controller, a path to the disk."""
+        """Let all sectors of the file be read again, with their old bytes, as after the repair of a cable or a
+        controller."""
         self._durable[path].bad.clear()
 
     # --- segments ---------------------------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ class SimDisk(Files):
         inode.writes.append((offset, data))
         inode.bad.difference_update(
             range(round_up(offset, SECTOR) // SECTOR, (offset + len(data)) // SECTOR)
-        )  # remapped
+        )  # the disk remaps the sectors
         self._dirty[inode] = None
 
     def sync_data(self, handle: Handle) -> None:
@@ -314,7 +317,7 @@ class SimDisk(Files):
     def _sync(self, handle: Handle) -> None:
         inode = self._inode(handle)
         if self._sync_fails():
-            # As Linux does: the pages are clean now although they never reached the disk, and the next sync says so.
+            # Linux does this: the pages are now clean although they never reached the disk, and the next sync succeeds.
             inode.durable[len(inode.durable) :] = bytes(max(0, len(inode.cache) - len(inode.durable)))
             inode.writes.clear()
             self._dirty.pop(inode, None)
@@ -351,7 +354,7 @@ class SimDisk(Files):
         return len(data)
 
     def _hide_stale(self, inode: _Inode, data: bytes, offset: int) -> bytes:
-        """Bytes read ahead before they were written: zeros, as fresh space holds."""
+        """Return the bytes with those that were read ahead before they were written: zeros, as fresh space holds."""
         shown = bytearray(data)
         for sector in range(offset // SECTOR, (offset + len(data) - 1) // SECTOR + 1):
             if sector in inode.stale:
@@ -380,7 +383,7 @@ class SimDisk(Files):
         inode.cache[:] = self._on_disk(inode)
 
     def _on_disk(self, inode: _Inode) -> bytearray:
-        """What a read past the cache sees: the kernel writes dirty pages first, without making them durable."""
+        """Return what a read past the cache sees. The kernel writes dirty pages first, without making them durable."""
         shown = bytearray(inode.durable)
         shown[len(shown) :] = bytes(max(0, len(inode.cache) - len(shown)))
         for at, data in inode.writes:
@@ -400,7 +403,7 @@ class SimDisk(Files):
 
     def _create(self, path: str) -> Handle:
         self._alive()
-        inode = self._link(path)  # a file of that name is replaced: its old bytes are of no use to anybody
+        inode = self._link(path)  # it replaces a file of that name, whose old bytes are of no use any more
         self._point("create")
         return self._open(path, inode)
 
@@ -506,10 +509,10 @@ def _kept(changes: list[_NameChange], chance: random.Random, keep: str) -> list[
 
 
 def _surviving(writes: list[tuple[int, bytes]], chance: random.Random, keep: str) -> list[tuple[int, bytes]]:
-    """Parts of writes, in order, that reached the disk."""
+    """Return the parts of writes, in order, that reached the disk."""
     if keep == "everything" or not writes:
         return writes
-    if keep == "a prefix":  # and the one under way is torn at a sector, or now and then within one
+    if keep == "a prefix":  # the write under way is torn at a sector, or sometimes within one
         last = chance.randrange(len(writes))
         offset, data = writes[last]
         step = SECTOR if chance.random() < 0.8 else 1

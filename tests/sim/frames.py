@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a frame, remembered: every bookie of a write set gets the same bytes, so each is taken apart once."""
+"""Remembers the contents of frames. Every bookie of a write set gets the same bytes, so each frame is decoded once."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _KEPT_MAX = 20_000
 
 
 class Contents(NamedTuple):
-    """A frame without its tag. ``ids`` and ``payloads`` are empty for a record."""
+    """The contents of a frame without its tag. ``ids`` and ``payloads`` are empty for a record."""
 
     header: FrameHeader
     extent: FrameExtent
     ids: tuple[EntryId, ...]
     payloads: tuple[bytes, ...]
-    members: frozenset[EntryId] | None  # None: dense
+    members: frozenset[EntryId] | None  # None: every id of the range
 
 
 _seen: dict[bytes, Contents] = {}
 
 
 def tag_of(frame: bytes | bytearray | memoryview) -> int:
-    """The session that a frame was sent on."""
+    """Return the session on which a frame was sent."""
     return int(_TAG.unpack_from(frame, _TAG_AT)[0])
 
 
 def contents(frame: bytes | bytearray | memoryview) -> Contents:
-    """What the frame holds."""
+    """Return the contents of a frame."""
     data = bytes(frame)
     key = data[:_TAG_AT] + data[FRAME_HEADER_BYTES:]
     found = _seen.get(key)
@@ -64,6 +64,6 @@ def _taken_apart(data: bytes) -> Contents:
 
 
 def stored(frame: bytes | bytearray | memoryview) -> StoredFrame:
-    """The frame as it stands in a memory back end."""
+    """Return the frame in the form of a memory back end."""
     found = contents(frame)
     return StoredFrame(bytes(frame), found.header, found.extent, found.members)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile *heal*: an auditor and workers repair ledgers while writers, recoverers and faults are at
-work. A bookie is drained and copies are moved meanwhile (:mod:`tests.sim.leaving`).
+"""The profile *heal*: an auditor and workers repair ledgers while writers, recoverers and faults are at work. Meanwhile
+a bookie is drained and copies are moved (:mod:`tests.sim.leaving`).
 
-Chaos and peace are those of every world; meanwhile bookies that stay away are found by the auditor, and bookies that
-lost their disk or find damage mark their ledgers themselves. In peace every mark has to go, and then every copy that a
-record names is there, looked at in the bookies themselves. After that come rounds: each loses another bookie, and has
-to heal before the next, so that in the end more bookies are lost than any ledger could do without, had a copy been a
-lie.
+Chaos and peace are those of every world. The auditor finds bookies that stay away. Bookies that lost their disk or find
+damage mark their ledgers themselves. In peace every mark has to go, and then every copy that a record names must be in
+the bookie itself. After that come rounds. Each loses another bookie and has to heal before the next one. So in the end
+more bookies are lost than any ledger could survive if some copy did not exist.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ TICK_MS = 15.0
 ROUNDS_MAX = 3
 SEEN_MS = 150.0
 ROUNDS_PART = 0.03
-"""Of the schedules, those with rounds of loss, which cost as much as five others."""
+"""The share of schedules with rounds of loss, each of which costs as much as five others."""
 
 
 def heal_knobs(random: Random, knobs: Knobs) -> Knobs:
-    """There is always a bookie more than the ensemble needs: without one nothing can be repaired."""
+    """Return the knobs with one bookie more than the ensemble needs, because without it nothing can be repaired."""
     lossy = knobs.ack_quorum > 1
     return replace(
         knobs,
@@ -49,7 +48,7 @@ def heal_knobs(random: Random, knobs: Knobs) -> Knobs:
 
 
 class HealChecker(Checker):
-    """Knows that repairs write closed records, and what they may change in any record."""
+    """A checker that knows that repairs write closed records, and what they may change in any record."""
 
     world: HealWorld
 
@@ -74,7 +73,8 @@ class HealChecker(Checker):
     def _check_present(
         self, host: ReplicationHost, value: LedgerMetadata, first: EntryId, index: int, bookie: BookieId
     ) -> None:
-        """I15: a record names a bookie only once its copy is durable there. (Unless it lost its disk meanwhile.)"""
+        """Check I15: a record names a bookie only once its copy is durable there, unless the bookie lost its disk
+        meanwhile."""
         if self.world.harmed.get(bookie, -1.0) >= host.began:
             return
         missing = self.world.missing_of(host.ledger_id, value, first, index, bookie)
@@ -82,12 +82,13 @@ class HealChecker(Checker):
             self.fail("I15", f"{host.name} names {bookie} for the fragment at {first}, which lacks {missing}")
 
     def _check_replaced(self, host: ReplicationHost, bookie: BookieId) -> None:
-        """A bookie that is away has its time to come back, whatever names it."""
+        """Check that a bookie that is away had its time to come back."""
         if bookie in host.seen.away:
             self.fail("delay", f"{host.name} replaces {bookie}, which is not away for long")
 
     def _has(self, bookie: BookieId, ledger_id: LedgerId, entry: EntryId) -> bool:
-        """Also what a crash in a commit left on the disk, which nobody acked: a repair finds that it is there."""
+        """Return whether the bookie has the entry. A crash in a commit may have left it on the disk without an ack, and
+        a repair finds it there."""
         return super()._has(bookie, ledger_id, entry) or entry in self.world.on_disk(bookie, ledger_id)
 
     def damaged(self, bookie: BookieId) -> None:
@@ -95,8 +96,9 @@ class HealChecker(Checker):
         self.world.harmed[bookie] = self.scheduler.now
 
     def came_back_empty(self, bookie: BookieId) -> None:
-        """No record of a deleted ledger names it, so it is not in limbo there, and its fence went with its disk.
-        Without a record nobody closes that ledger: there is no end that a normal add could lie behind."""
+        """Note that a bookie lost its disk. No record of a deleted ledger names it, so that ledger is not in limbo
+        there, and its fence is lost. Without a record no client closes that ledger, so it has no end behind which a
+        normal add could lie."""
         for (name, ledger_id), known in self.bookies.items():
             if name == bookie and known.fence_said and self.truth(ledger_id).deleted:
                 self.scheduler.reached("a fence of a deleted ledger was lost with its disk")
@@ -114,14 +116,15 @@ class HealWorld(World):
 
     def __init__(self, seed: int | str, knobs: Knobs, **options: Any) -> None:
         self.incarnations: dict[BookieId, int] = {}
-        self.harmed: dict[BookieId, float] = {}  # when it last lost its disk or a part of it
-        self.unregistered: dict[BookieId, None] = {}  # up, but its session with the store is lost
-        self._restless_ms = 0.0  # when the store, or a bookie's session, was last away
+        self.harmed: dict[BookieId, float] = {}  # the time when it last lost its disk or a part of it
+        self.unregistered: dict[BookieId, None] = {}  # running bookies whose session with the store is lost
+        self._restless_ms = 0.0  # the time when the store, or a bookie's session, was last away
         self.repairs: dict[str, ReplicationHost] = {}  # by client
-        self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # by a repair
-        self._scrubbed_at = -1.0  # when all damage is found
-        self._empty: dict[BookieId, None] = {}  # wiped, not started since
-        self._seen_too_early = set[tuple[LedgerId, BookieId]]()  # damage, before a record named the bookie
+        self.placed: dict[tuple[LedgerId, EntryId, BookieId], None] = {}  # copies made by a repair
+        self._scrubbed_at = -1.0  # the time when all damage is found
+        self._empty: dict[BookieId, None] = {}  # wiped, and not started since
+        # damage that was found before a record named the bookie
+        self._seen_too_early = set[tuple[LedgerId, BookieId]]()
         options["back_end"] = options.get("back_end") or (lambda name, world: HealBackEnd())
         super().__init__(seed, knobs, **options)
         self.checker.world = self
@@ -132,7 +135,7 @@ class HealWorld(World):
         self.deletes_at_work = draw.choice((0.0,) * 7 + (0.02,))
         self.rounds = 0 if draw.random() > ROUNDS_PART else draw.choice((1, 1, 1, ROUNDS_MAX))
         self.audits = draw.random() < 0.3
-        self._looks_again = draw.random() < 0.5  # bookies look at their copies until these are whole
+        self._looks_again = draw.random() < 0.5  # bookies check their copies until these are whole
         self._marks_at_start = not self._looks_again or draw.random() < 0.5
         self.registrations = Registrations(self)
         self.operators = Leaving(self, Random(f"{seed}:operators"))
@@ -155,7 +158,7 @@ class HealWorld(World):
             self._plan_outage(self._draw.uniform(0, 300))
 
     def present(self) -> list[BookieId]:
-        """The bookies that are registered."""
+        """Return the registered bookies."""
         return [name for name, bookie in self.bookies.items() if bookie.alive and name not in self.unregistered]
 
     # --- the store is away, and sessions end ---
@@ -164,7 +167,7 @@ class HealWorld(World):
         self.scheduler.at(at_ms, "outage clock", "the store is away", self._outage)
 
     def may_go_away(self) -> None:
-        """The store, just when somebody has to give back a lock."""
+        """Sometimes let the store go away, just when a worker or auditor has to give back a lock."""
         if self._outages and not self.store.is_down and self._draw.random() < 0.1:
             self._outage()
 
@@ -174,7 +177,7 @@ class HealWorld(World):
         self.scheduler.at(self._draw.choice((5.0, 50.0, 300.0)), "outage clock", "the store is back", self._back)
 
     def _back(self) -> None:
-        """Sessions may have ended meanwhile; bookies register again after a moment."""
+        """Let the store come back. Sessions may have ended meanwhile, and bookies register again after a moment."""
         self.store.is_down, self._restless_ms = False, self.scheduler.now
         for holder in (*self.workers, *self.auditors, self.operators.mover):
             if self._draw.random() < 0.5:
@@ -184,7 +187,7 @@ class HealWorld(World):
                 self.unregister(name, self._draw.choice((5.0, 50.0, 150.0)))
 
     def unregister(self, name: BookieId, ms: float) -> None:
-        """The bookie serves, and nobody finds it, until it has registered again."""
+        """End the bookie's registration for ``ms``. The bookie still serves, but no client finds it."""
         if name in self.unregistered:
             return
         self.scheduler.reached("a bookie that is up was not registered")
@@ -193,7 +196,7 @@ class HealWorld(World):
         self.scheduler.at(ms, "outage clock", f"{name} registers again", self._register, name)
 
     def _register(self, name: BookieId) -> None:
-        """As what it is by now: an order may have come, or have ended."""
+        """Register the bookie in its present mode. An order may have come or ended meanwhile."""
         bookie = self.bookies[name]
         if self.unregistered.pop(name, "no") is None and bookie.alive:
             self._restless_ms = self.scheduler.now
@@ -227,8 +230,8 @@ class HealWorld(World):
             self.incarnations[name] = self.incarnations.get(name, 0) + 1
 
     def restart(self, name: BookieId) -> None:
-        """A bookie that lost its disk finds out at its start which ledgers name it, and is in limbo for them (RULES
-        S8). Its start marks them. Where it looks at its copies itself, these marks may be lost."""
+        """Restart a bookie. If it lost its disk, it finds at its start which ledgers name it, puts them in limbo (RULES
+        S8) and marks them. If it also checks its copies itself, these marks may be lost."""
         bookie, was_empty = self.bookies[name], name in self._empty
         if bookie.alive or bookie.dead_for_good:
             if name not in self.unregistered:
@@ -247,7 +250,7 @@ class HealWorld(World):
             self._scrub_in(name)
 
     def flip_bit(self, name: BookieId) -> None:
-        """The scrubber finds it after a while, unless a read does sooner."""
+        """Damage a frame. The scrubber finds it after a while, unless a read finds it before."""
         before = self.harmed.get(name)
         super().flip_bit(name)
         if self.harmed.get(name) != before:
@@ -270,7 +273,7 @@ class HealWorld(World):
                 self._seen_too_early.update((i, name) for i in self.checker.ledgers if i not in naming)
 
     def delete(self, ledger_id: LedgerId) -> None:
-        """Bookies find out soon, late, or not at all."""
+        """Delete a ledger. Each bookie finds out soon, late, or never."""
         self.store.delete(ledger_id)
         for name in self.bookies:
             if self.faults.random() < 0.6:
@@ -294,7 +297,8 @@ class HealWorld(World):
     def missing_of(
         self, ledger_id: LedgerId, value: LedgerMetadata, first: EntryId, index: int, bookie: BookieId
     ) -> list[EntryId] | None:
-        """The ids of a fragment that a member lacks, by its disk; None if the fragment has no end."""
+        """Return the ids of a fragment that a member lacks, according to its disk, or None if the fragment has no
+        end."""
         at = value.fragment_index_of(first) + 1
         end = value.last_entry_id if value.is_closed else None
         if at < len(value.fragments):
@@ -308,8 +312,9 @@ class HealWorld(World):
         return [entry for entry in wanted if entry not in here]
 
     def _check_whole(self, *, audited: bool) -> None:
-        """No record names a bookie that is gone, or one that lacks an entry. What nobody can know before somebody
-        looks: what a writer did not deliver that died, below what its recoverer wrote back."""
+        """Check that no record names a bookie that is gone, or one that lacks an entry. If not ``audited``, entries are
+        excepted that only an audit finds missing: those that a writer which died did not deliver, below the ones that
+        its recoverer wrote back."""
         for ledger_id, truth in self.checker.ledgers.items():
             record = self.store.newest(ledger_id)
             if record is None or truth.deleted:
@@ -331,7 +336,7 @@ class HealWorld(World):
         by_writer = self.store.closed_by.get(ledger_id) in writers
         harmed = any(bookie in truth.damaged.get(entry, ()) for entry in missing)
         if harmed and (ledger_id, bookie) in self._seen_too_early:
-            return True  # production looks again: worlds with ``_looks_again`` do
+            return True  # the product looks again, as worlds with ``_looks_again`` do
         return not by_writer and not harmed and (ledger_id, first, bookie) not in self.placed
 
     # --- peace, and rounds of loss ---
@@ -345,7 +350,7 @@ class HealWorld(World):
             self._register(name)
         self.operators.calm()
         self.operators.cancel_if_hopeless()
-        self.worker_dies, self.lock_lost = self.worker_dies / 5, self.lock_lost / 5  # rounds are long
+        self.worker_dies, self.lock_lost = self.worker_dies / 5, self.lock_lost / 5  # because rounds are long
 
     def settle(self) -> None:
         super().settle()
@@ -358,7 +363,8 @@ class HealWorld(World):
         self._end()
 
     def _end(self) -> None:
-        """Everybody comes to rest: no repair is stuck, no lock is left, and every ledger that was repaired is read."""
+        """Bring everything to rest. No repair may be stuck and no lock left. Then read every ledger that was
+        repaired."""
         self.operators.stop()
         deadline = self.scheduler.now + PEACE_MS
         self._outages = False
@@ -378,7 +384,7 @@ class HealWorld(World):
         self.scheduler.reached("everything was healed")
         for ledger_id, truth in (
             self.checker.ledgers.items() if self.audits or self.rounds else ()
-        ):  # the auditor's look at all ledgers
+        ):  # the auditor's check of all ledgers
             record = self.store.newest(ledger_id)
             if record is not None and not truth.deleted:
                 members = dict.fromkeys(bookie for f in record.value.fragments for bookie in f.ensemble)
@@ -404,7 +410,8 @@ class HealWorld(World):
             )
 
     def _is_marked(self) -> bool:
-        """Whether there is a mark, or something that will be marked: a bookie away, damage that is not found yet."""
+        """Return whether there is a mark, or a reason for one: a bookie that is away, or damage that is not found
+        yet."""
         if self.store.marks() or (self._looks_again and any(own.is_pending for own in self.own.values())):
             return True
         if self.scheduler.now <= self._scrubbed_at:
@@ -412,13 +419,14 @@ class HealWorld(World):
         return bool(self._named_still())
 
     def _named_still(self) -> dict[BookieId, list[LedgerId]]:
-        """The bookies that are away or leave, and the ledgers that name them."""
+        """Return the bookies that are away or leave, with the ledgers that name them."""
         present = self.present()
         away = [name for name in self.bookies if name not in present]
         return {name: ledgers for name in (*away, *self.operators.leaving) if (ledgers := self._naming(name))}
 
     def _round(self, number: int) -> None:
-        """Loses a bookie for good, or its disk; another is away for a moment; meanwhile a ledger is written."""
+        """Lose a bookie or its disk for good. Another bookie is away for a moment, and meanwhile a ledger is
+        written."""
         self._wait_seen()
         alive = [name for name, bookie in self.bookies.items() if bookie.alive]
         writer = self.writer(f"round{number}")
@@ -449,8 +457,8 @@ class HealWorld(World):
                 self._read_all(ledger_id, f"after{number}.{ledger_id}")
 
     def _wait_seen(self) -> None:
-        """Until all are back, and auditors have seen it: who is lost again before is marked with the next rescan only.
-        An outage that was planned in chaos may begin, or end, meanwhile."""
+        """Wait until all bookies are back and the auditors have seen them. A bookie that is lost before is marked only
+        with the next rescan. An outage that was planned in chaos may begin, or end, meanwhile."""
         begun_ms = self.scheduler.now
         while (
             self.unregistered or self.store.is_down or self.scheduler.now < max(begun_ms, self._restless_ms) + SEEN_MS

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who notices that copies are missing, in profile *heal*: production's auditors, of which there may be two, and what
-production's bookies find out about their own copies. And a worker of Apache's, which removes marks too early.
+"""Finds missing copies in profile *heal*: the product's auditors, of which there may be two, and the product's checks
+of bookies on their own copies. There is also a worker of Apache's, which removes marks too early.
 
-Their code blocks, or awaits calls that block. An auditor's call may let the world go on before it is made, find the
-store away, or be the last one of its process. What a bookie awaits are calls over its line to the store.
+The code of auditors blocks. Before a call of an auditor the world may go on, the store may go away, or the auditor's
+process may end. A bookie awaits calls over its line to the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AUDIT_MS = 60.0
 
 
 class Registrations:
-    """The part of the store that says which bookies there are, made of the world."""
+    """The part of the store that lists the bookies, made from the world."""
 
     def __init__(self, world: HealWorld) -> None:
         self._world = world
@@ -70,7 +70,7 @@ class Registrations:
 
 
 class CheckedPresence(Presence):
-    """Nobody is lost whom this process saw within the delay."""
+    """Checks that no bookie counts as lost that this process saw within the delay."""
 
     def __init__(self, world: HealWorld, registrations: Registrations) -> None:
         self._world, self._born, self._seen = world, world.scheduler.now, dict[BookieId, float]()
@@ -90,11 +90,11 @@ class CheckedPresence(Presence):
 
 
 class Died(BaseException):
-    """The process of an auditor ends at this call."""
+    """Raised when the process of an auditor ends at a call."""
 
 
 class BlockingStore:
-    """The store as an auditor's code has it. ``stood_still`` says whether time passed in a call."""
+    """The store for an auditor's code. ``stood_still`` says whether time passed in a call."""
 
     def __init__(self, auditor: SimAuditor, store: MemoryStore) -> None:
         self._auditor, self._store = auditor, store
@@ -120,7 +120,7 @@ class BlockingStore:
 
 
 class SimAuditor:
-    """One auditor process after the other, each production's."""
+    """The processes of one auditor, one after the other. Each runs the product's auditor."""
 
     def __init__(self, world: HealWorld, name: str, draw: Random) -> None:
         self.world, self.name, self.draw = world, name, draw
@@ -143,7 +143,7 @@ class SimAuditor:
             presence,
             config,
             clock=lambda: world.scheduler.now / 1000,
-            readers=0,  # the world goes on within a call of the store, and knows one thread
+            readers=0,  # the world goes on within a call of the store, and has one thread
         )
         self._wait(TICK_MS / 2)
 
@@ -185,7 +185,7 @@ class SimAuditor:
 
 
 def new_session(store: MemoryStore) -> None:
-    """What a session had is gone, its locks and votes too; a new one begins."""
+    """End the session of a store with its locks and votes, and begin a new one."""
     tree = store.tree
     tree._cluster.end_session(tree.session_id)
     tree._session_id = tree._cluster.new_session()
@@ -195,7 +195,7 @@ def new_session(store: MemoryStore) -> None:
 
 
 class NotingHoldings(MemoryHoldings):
-    """Takes note of ledgers in which damage was found, as production's index."""
+    """Notes the ledgers in which damage was found, as the product's index does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class NotingHoldings(MemoryHoldings):
 
 
 class HealBackEnd(MemoryBackEnd):
-    """A new process knows of no damage."""
+    """A back end whose new process knows no damage."""
 
     holdings: NotingHoldings
 
@@ -234,7 +234,7 @@ class HealBackEnd(MemoryBackEnd):
 
 
 class Ask:
-    """What a coroutine awaits: ``begin`` is given whom to tell the answer, an exception too."""
+    """An awaitable question. ``begin`` gets the function to call with the answer, which may be an exception."""
 
     def __init__(self, begin: Callable[[Callable[[Any], None]], None]) -> None:
         self._begin = begin
@@ -244,7 +244,7 @@ class Ask:
 
 
 class _Question:
-    """A stream of the bookie's machine for one request of its own."""
+    """A stream of the bookie's machine for one request of the bookie's own."""
 
     def __init__(self, done: Callable[[Any], None]) -> None:
         self._done = done
@@ -258,7 +258,7 @@ class _Question:
 
 
 class SimOwnCopies:
-    """Production's look of a bookie at its own copies: one a process of the bookie."""
+    """The product's check of a bookie's own copies. Each process of the bookie has its own."""
 
     def __init__(self, world: HealWorld, name: BookieId) -> None:
         self.world, self.name = world, name
@@ -269,7 +269,7 @@ class SimOwnCopies:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is something that it looks at, or will."""
+        """Whether it checks a ledger now, or will check one."""
         bookie = self.world.bookies[self.name]
         if not bookie.alive:
             return False
@@ -297,7 +297,7 @@ class SimOwnCopies:
 
     def _go_on(self, round_: Any, answer: Any) -> None:
         if round_ is not self._round:
-            return  # of a process that is gone
+            return  # from a process that has ended
         bookie = self.world.bookies[self.name]
         if not bookie.alive or bookie.starts != self._starts:
             return
@@ -358,9 +358,9 @@ class SimOwnCopies:
 
 
 class ApacheWorker:
-    """Removes the marks of bookies that are up, although their copies are incomplete: Apache's worker looks at the
-    first and the last entry of a fragment alone. Only marks that the bookies made themselves: what only a mark knows,
-    it would lose, as on a cluster of Apache's."""
+    """Removes the marks of running bookies although their copies are incomplete, because Apache's worker looks only at
+    the first and the last entry of a fragment. It removes only marks that the bookies made themselves. Other facts that
+    only a mark holds would be lost, as on a cluster of Apache's."""
 
     def __init__(self, world: HealWorld, draw: Random) -> None:
         self.world, self._draw = world, draw
@@ -378,7 +378,8 @@ class ApacheWorker:
                 self._take(ledger_id)
 
     def _is_written(self, ledger_id: LedgerId) -> bool:
-        """Whether somebody closes it, who may have marked the same bookie for what only it knows."""
+        """Return whether a client is closing the ledger, which may have marked the same bookie for entries that only
+        this client knows to be missing."""
         writers = [host for host in self.world.hosts if isinstance(host, WriterHost | RecoveryHost)]
         return any(host.ledger_id == ledger_id and not host.dead and not host.over for host in writers)
 

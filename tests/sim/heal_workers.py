@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who repairs in profile *heal*: workers, which take one mark after the other, and the machine of each repair."""
+"""The repairs of profile *heal*: workers, which take one mark after the other, and the machine of each repair."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = ReplicationConfig(
     grace_ms=60,
-    read_bytes_max=60,  # so small that answers end before what was asked
+    read_bytes_max=60,  # so small that answers end before the requested end
     copy_bytes_max=100,
     check_window_entries=4,
     speculative_ms=60,
@@ -39,7 +39,7 @@ TICK_MS = 20.0
 
 
 class SimWorker:
-    """Takes one mark after the other; what it asks of the store goes over the bad line of its client."""
+    """Takes one mark after the other. Its calls to the store go over the bad line of its client."""
 
     def __init__(self, world: HealWorld, name: str) -> None:
         self.world, self.name, self.lives = world, name, 0
@@ -92,7 +92,7 @@ class SimWorker:
         return lambda: self.store.read_underreplicated(ledger_id)
 
     def lose_session(self) -> None:
-        """Its locks are gone; a new session begins."""
+        """Lose the session with its locks, and begin a new one."""
         new_session(self.store)
 
     def _begin(self, client: str, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
@@ -102,7 +102,8 @@ class SimWorker:
         host.carry(host.machine.start())
 
     def ended(self, host: ReplicationHost, why: str | None) -> None:
-        """The repair is over; ``why`` it was put off, or None: then the mark may go, in the version that was read."""
+        """End a repair. ``why`` is the reason why it was put off. If it is None, the mark may go, in the version that
+        was read."""
         world, ledger_id = self.world, host.ledger_id
         world.hosts.remove(host)
         if why is not None:
@@ -134,7 +135,7 @@ class SimWorker:
             go_on()
 
     def give_back(self, client: str, ledger_id: LedgerId) -> None:
-        """The lock; while the store is away it stays."""
+        """Give back the lock. While the store is away the lock stays."""
 
         def done(said: Any) -> None:
             self.kept = self.kept or said is not None
@@ -145,7 +146,8 @@ class SimWorker:
         self.world.store._call(client, label, lambda: self.store.unlock_underreplicated(ledger_id), done)
 
     def died(self, host: ReplicationHost) -> None:
-        """Its session ends a while later, and with it the lock; another process takes its place."""
+        """End the worker's process. Its session ends a while later, and with it the lock. Another process takes its
+        place."""
         self.world.scheduler.reached("a worker died at work")
         self.world.hosts.remove(host)
         self.world.scheduler.at(100, f"{self.name} clock", f"{self.name} starts again", self._start_again)
@@ -190,7 +192,7 @@ class ReplicationHost(Host):
         }
 
     def _newest(self, store: MemoryStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
-        """A repair goes by the record as it stands, whatever a server that lags has."""
+        """Return the newest record. A repair must use it even if the server lags."""
         newest = self.store.newest(ledger_id)
         try:
             found = repair.newest_record(store, ledger_id)
@@ -269,7 +271,7 @@ class ReplicationHost(Host):
 
 
 class MoveHost(ReplicationHost):
-    """One move, to ``target``, as the mover of the client makes it."""
+    """One move of a copy to ``target``, made as the client's mover does."""
 
     target: BookieId = ""
 
@@ -285,7 +287,7 @@ class MoveHost(ReplicationHost):
 
 
 class _Recovery(RecoveryHost):
-    """A recovery that a worker waits for."""
+    """A recovery for which a worker waits."""
 
     def __init__(
         self, world: HealWorld, name: str, ledger_id: LedgerId, done: Callable[[BookKeeperError | None], None]
@@ -302,7 +304,7 @@ class _Recovery(RecoveryHost):
         self._done(None)
 
     def die(self) -> None:
-        """Its process dies with it: whoever waits starts again."""
+        """End the recovery and its process. A worker that waits for it starts again."""
         was_dead = self.dead
         super().die()
         if not was_dead and not self.over:

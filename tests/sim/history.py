@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what clients of one ledger were told against the ledger as it is in the end. Pure, and linear in the entries.
+"""Checks the results that clients of one ledger got against the ledger as it is in the end. Pure, and linear in the
+entries.
 
-The simulator and the trials on real processes write down the same :class:`Operation`; :func:`check_ledger` finds every
-promise that was broken. Times are any growing numbers common to all clients (steps of the scheduler, CLOCK_MONOTONIC).
+The simulator and the trials on real processes record the same :class:`Operation`. :func:`check_ledger` finds every
+broken promise. Times are any growing numbers common to all clients (steps of the scheduler, CLOCK_MONOTONIC).
 
-The promises (RULES P1, P2, P7, P9): what was acknowledged is there, with its bytes, in the
-order given; what was refused is not there; what is unknown is there once or not at all; a LAC names only entries that
-stay; a closed end never moves; nobody reads other bytes than anybody else, and nothing before it was appended.
+The promises (RULES P1, P2, P7, P9): acknowledged entries are there, with their bytes, in the order given. Refused
+entries are not there. Entries of unknown outcome are there once or not at all. A LAC names only entries that stay. The
+end of a closed ledger never moves. All readers read the same bytes, and none of them before they were appended.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from itertools import chain
 
 
 class Kind(enum.Enum):
-    """What a client did, or was told."""
+    """The kind of an operation."""
 
     APPEND = "append"  # one or more entries, in the writer's order
-    LAC = "lac"  # a client was told that entries up to here are confirmed
+    LAC = "lac"  # a client got this LAC
     READ = "read"  # a range was read
     END = "end"  # the ledger was closed, recovered or seen closed, with this last entry
 
 
 class Outcome(enum.Enum):
     OK = "ok"
-    FAILED = "failed"  # the client was told that it did not happen
-    UNKNOWN = "unknown"  # no answer, or one that says so
+    FAILED = "failed"  # the client was sure that it did not happen
+    UNKNOWN = "unknown"  # there was no answer, or the answer said so
 
 
 class Broken(enum.Enum):
-    """The promises, by what happened to them."""
+    """The promises, named by how they are broken."""
 
     LOST = "something acknowledged, confirmed or read is not in the ledger"
     CHANGED = "an entry has other bytes than it had"
@@ -52,11 +53,13 @@ class Broken(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One call of one client. ``returned`` None: it never came back (a killed client); its outcome is then UNKNOWN.
+    """One call of one client. ``returned`` is None if the call never came back (a killed client). Its outcome is then
+    UNKNOWN.
 
-    APPEND: ``first`` is the writer's own number of the first entry, ``digests`` one for each, ``entry_id`` the ledger's
-    id of the first, if OK. LAC and END: ``entry_id``. READ: ``first`` and ``last`` as asked; ``digests`` what came;
-    ``denied`` names the entry that was said to be lost, not merely unreadable, in a failed one.
+    APPEND: ``first`` is the writer's own number of the first entry, ``digests`` has one for each entry, and
+    ``entry_id`` is the ledger's id of the first entry, if OK. LAC and END: ``entry_id``. READ: ``first`` and ``last``
+    as requested; ``digests`` of the entries that came. In a failed read ``denied`` names the entry that was called
+    lost, not merely unreadable.
     """
 
     kind: Kind
@@ -73,7 +76,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise and where it shows."""
+    """A broken promise, and where it shows."""
 
     broken: Broken
     detail: str
@@ -87,16 +90,16 @@ class _Appends:
     """The writer's entries one by one, by its own numbers."""
 
     digests: list[bytes] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)  # −1: not acknowledged
+    ids: list[int] = field(default_factory=list)  # −1 if not acknowledged
     refused: list[bool] = field(default_factory=list)
     invoked: list[int] = field(default_factory=list)
 
 
 def check_ledger(operations: Sequence[Operation], final: Sequence[bytes] | None) -> list[Violation]:
-    """Every broken promise of one ledger's history; at most one a promise and operation.
+    """Return every broken promise of one ledger's history, at most one for each promise and operation.
 
-    ``final`` has a digest for each entry of the closed ledger, read after everything. None where nobody could close it:
-    then what clients saw is only compared with what others saw.
+    ``final`` has a digest for each entry of the closed ledger, read after everything else. It is None if no client
+    could close the ledger. Then the results of clients are only compared with each other.
     """
     appends = _flatten(op for op in operations if op.kind is Kind.APPEND)
     found: list[Violation] = []
@@ -128,7 +131,7 @@ def _flatten(operations: Iterable[Operation]) -> _Appends:
 def _agreed(
     operations: Sequence[Operation], appends: _Appends, final: Sequence[bytes] | None, found: list[Violation]
 ) -> list[bytes]:
-    """The entries that everybody must see: the final ones, or all that somebody read without a gap."""
+    """Return the entries that all clients must see: the final ones, or all that clients read without a gap."""
     known = list(final) if final is not None else []
     reads = (op for op in operations if op.kind is Kind.READ)
     for op in sorted(reads, key=lambda op: op.first):
@@ -143,8 +146,9 @@ def _agreed(
 
 
 def _match(known: Sequence[bytes], appends: _Appends, found: list[Violation]) -> list[int]:
-    """The writer's number of each entry. Exact and linear: acknowledged entries are fixed by their ids; what lies
-    between two of them must be a subsequence of the appends between, which the greedy choice finds if there is one."""
+    """Return the writer's number of each entry. The match is exact and linear. Acknowledged entries are fixed by their
+    ids. The entries between two of them must be a subsequence of the appends between, which the greedy choice finds if
+    there is one."""
     acked = {entry: seq for seq, entry in enumerate(appends.ids) if entry >= 0}
     _check_numbers(appends, found)
     places: list[int] = []
@@ -154,7 +158,7 @@ def _match(known: Sequence[bytes], appends: _Appends, found: list[Violation]) ->
         if seq is None:
             seq = at
             while seq < len(appends.digests) and not _may_be(appends, seq, digest):
-                if appends.ids[seq] >= 0:  # it cannot be passed over: its place is further on
+                if appends.ids[seq] >= 0:  # this one cannot be skipped: its place is further on
                     seq = len(appends.digests)
                 seq += 1
         if seq >= len(appends.digests) or seq < at or appends.digests[seq] != digest:
@@ -170,7 +174,7 @@ def _may_be(appends: _Appends, seq: int, digest: bytes) -> bool:
 
 
 def _check_numbers(appends: _Appends, found: list[Violation]) -> None:
-    """Ids of acknowledged appends grow, and leave no more room between than there are appends."""
+    """Check that ids of acknowledged appends ascend, and leave no more room between them than there are appends."""
     last_seq, last_id = -1, -1
     for seq, entry in enumerate(appends.ids):
         if entry < 0:
@@ -182,7 +186,7 @@ def _check_numbers(appends: _Appends, found: list[Violation]) -> None:
 
 
 def _misfit(entry: int, digest: bytes, seq: int, at: int, appends: _Appends, places: list[int]) -> Violation:
-    """Why this entry cannot follow those before it."""
+    """Return why this entry cannot follow the entries before it."""
     if seq < len(appends.digests) and appends.ids[seq] == entry:
         if appends.digests[seq] != digest:
             return Violation(Broken.CHANGED, f"entry {entry} was acknowledged with other bytes (append {seq})")
@@ -198,7 +202,7 @@ def _misfit(entry: int, digest: bytes, seq: int, at: int, appends: _Appends, pla
 
 
 def _check_seen(op: Operation, count: int | None, places: list[int], appends: _Appends) -> list[Violation]:
-    """One answer: it names nothing beyond the ledger, gives what was asked, and nothing from the future."""
+    """Check one answer: it names nothing beyond the ledger, has the requested entries, and none from the future."""
     found: list[Violation] = []
     top = op.entry_id
     if op.kind is Kind.READ:
@@ -242,7 +246,7 @@ def _check_ends(operations: Sequence[Operation], end: int | None) -> list[Violat
 
 
 def _check_progress(operations: Sequence[Operation]) -> list[Violation]:
-    """One client's calls follow each other; the LAC it hears of never shrinks."""
+    """Check that one client's calls follow each other, and that its LAC never shrinks."""
     highest: dict[str, tuple[int, int]] = {}
     found: list[Violation] = []
     lacs = (op for op in operations if op.kind is Kind.LAC and op.outcome is Outcome.OK)
@@ -256,7 +260,8 @@ def _check_progress(operations: Sequence[Operation]) -> list[Violation]:
 
 
 def counts(histories: Iterable[Sequence[Operation]]) -> dict[str, int]:
-    """Totals for a report: operations, entries acknowledged, entries whose fate is unknown, entries refused, reads."""
+    """Return the totals for a report: operations, and entries that were acknowledged, of unknown outcome, refused, or
+    read."""
     operations = list(chain.from_iterable(histories))
     entries = dict.fromkeys(Outcome, 0)
     for op in operations:

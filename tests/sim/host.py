@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of one machine in a simulated world: effects become messages, calls and timers.
+"""The driver of one machine in a simulated world, which turns effects into messages, calls and timers.
 
-One host a machine, as one asyncio driver a machine in production. A host may be paused (nothing reaches its machine
-until it is resumed, timers included) and may die between any two effects.
+Each machine has one host, as it has one asyncio driver in production. A host may be paused: then no event and no timer
+reaches its machine until it is resumed. It may die between any two effects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REQUEST_MS = 500.0
 
 
 class Host:
-    """One machine of one client. ``name`` is the client's: hosts of one client share its connections."""
+    """One machine of one client. ``name`` is the client's. Hosts of one client share its connections."""
 
     machine: Any
 
@@ -35,7 +35,7 @@ class Host:
         self.scheduler, self.network, self.store = world.scheduler, world.network, world.store
         self.key = KEY
         self.dead = False
-        self.over = False  # a terminal effect was seen: nothing may follow (I14)
+        self.over = False  # a terminal effect was seen: no other may follow (I14)
         self.paused: list[Any] | None = None
         self._timers: dict[str, Item] = {}
         self._reads: dict[int, Any] = {}
@@ -67,7 +67,7 @@ class Host:
         self.carry(effects)
 
     def carry(self, effects: list[Any]) -> None:
-        """Carry effects out, in their order."""
+        """Carry out effects in their order."""
         handlers = self._handlers
         for effect in effects:
             if self.dead:
@@ -75,7 +75,7 @@ class Host:
             handlers[type(effect)](effect)
 
     def die(self) -> None:
-        """The process is gone, between any two effects."""
+        """End the process, between any two effects."""
         if not self.dead:
             self.dead = True
             for item in self._timers.values():
@@ -152,7 +152,7 @@ class Host:
             request.cancel()
 
     def _ask_lac(self, effect: Any, make: Callable[[Any], Any], label: str, deadline_ms: float = REQUEST_MS) -> None:
-        """A request that ends in evidence of the LAC. Its events carry what names the request in the effect."""
+        """Send a request that ends in evidence of the LAC. Its events carry the effect's name of the request."""
         names = {name: getattr(effect, name) for name in ("index", "attempt") if hasattr(effect, name)}
 
         def answer(said: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong in one run, and how often: drawn per run (swarm), fixed (uniform), or nothing at all (quiet)."""
+"""The faults of one run and their rates: drawn for each run (swarm), fixed (uniform), or none (quiet)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from random import Random
 
 COMMON = ((3, 3, 2), (3, 3, 2), (2, 2, 2), (3, 2, 2))
 RARE = ((3, 2, 1), (3, 3, 3), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 3, 3), (5, 2, 2))
-"""Shapes: ensemble size, write quorum, ack quorum. The common ones are drawn in two runs of three."""
+"""The shapes that are drawn in one run of three: ensemble size, write quorum, ack quorum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Probabilities are per message or per opportunity; ``*_ms`` are means; counts are for the whole run."""
+    """Probabilities are for each message or opportunity. Fields that end in ``_ms`` are means in milliseconds. Counts
+    are for the whole run."""
 
     ensemble_size: int = 3
     write_quorum: int = 3
@@ -24,49 +25,49 @@ class Knobs:
     request_lost: float = 0.02
     answer_lost: float = 0.02
     request_doubled: float = 0.02
-    straggler: float = 0.02  # a request that takes `straggler_ms`
+    straggler: float = 0.02  # the share of requests that take `straggler_ms`
     straggler_ms: float = 300.0
     # disks
     sync_ms: float = 0.5
-    torn_commit: float = 0.5  # of the crashes during a commit: a part of the group is on the disk
+    torn_commit: float = 0.5  # the share of crashes during a commit that leave a part of the group on the disk
     # metadata store
     store_ms: float = 1.0
     store_answer_lost: float = 0.02
     store_stale_read: float = 0.1
-    store_away: int = 0  # windows of unavailability, for one client each
+    store_away: int = 0  # how often the store is away from one client
     # disturbances
     cuts: int = 1  # connections cut
-    partitions: int = 0  # links held for a while: both ways or one
-    crashes: int = 1  # bookies killed, back after a while
-    pauses: int = 0  # clients stopped for a while
+    partitions: int = 0  # links held for a while, both ways or one way
+    crashes: int = 1  # bookies killed, which come back after a while
+    pauses: int = 0  # clients paused for a while
     writer_dies: float = 0.3
-    recoverer_dies: float = 0.25  # at each event after it changed the ensemble, before anybody knows of it
+    recoverer_dies: float = 0.25  # at each event after it changed the ensemble, before this is stored
     read_only: int = 0
-    wipes: int = 0  # a bookie comes back empty, in limbo (RULES S8)
+    wipes: int = 0  # bookies that come back empty, in limbo (RULES S8)
     no_space: int = 0
-    bookie_bytes_max: int = 8192  # frames that wait for a commit; what is far above it is refused
+    bookie_bytes_max: int = 8192  # of frames that wait for a commit; frames far above this are refused
     deletes: float = 0.0
     flipped_bits: int = 0  # frames damaged at rest
-    hostile: float = 0.0  # an answer's LAC body or frame is flipped on its way
-    endless: float = 0.05  # of the answers that repeat themselves, those that do so for 9 MiB: each costs seconds
-    apache: float = 0.0  # of the bookies, those that answer as Apache's do
-    busy: float = 0.0  # a bookie of Apache's has too much to do, or an I/O error, for one entry
+    hostile: float = 0.0  # the share of answers whose LAC body or frame is changed
+    endless: float = 0.05  # the share of repeated answers that go on for 9 MiB; each costs seconds
+    apache: float = 0.0  # the share of bookies that answer as Apache's do
+    busy: float = 0.0  # a bookie of Apache's is overloaded, or has an I/O error, for one entry
     # the work
     batches: int = 4
     entries_max: int = 3
-    entry_bytes: int = 0  # at least: groups that cover several sectors can be torn
+    entry_bytes: int = 0  # the least size; large groups cover several sectors and can be torn
     think_ms: float = 2.0
     second_recoverer: float = 0.4
     early_recovery: float = 0.5
     tails: int = 1
     delay_ensemble_change: bool = False
     allow_degraded_writes: bool = False
-    deferred: float | None = None  # bookies may ack before they sync; so many appends are followed by a force
+    deferred: float | None = None  # the share of appends that a force follows, if bookies may ack before they sync
     dead_at_the_end: bool = False  # Qa − 1 bookies stay dead in the liveness phase
 
 
 def uniform(random: Random) -> Knobs:
-    """Moderate faults, the shape alone drawn."""
+    """Return moderate faults. Only the shape is drawn."""
     e, qw, qa = random.choice(COMMON if random.random() < 0.66 else RARE)
     return Knobs(
         ensemble_size=e,
@@ -79,7 +80,7 @@ def uniform(random: Random) -> Knobs:
 
 
 def swarm(random: Random) -> Knobs:
-    """Every kind of fault is on or off for the whole run, at a strength of its own."""
+    """Return knobs in which every kind of fault is on or off for the whole run, at a strength of its own."""
     pick = random.choice
     knobs = uniform(random)
     return replace(
@@ -120,7 +121,7 @@ def swarm(random: Random) -> Knobs:
 
 
 def quiet(e: int = 3, qw: int = 3, qa: int = 2, **changes: object) -> Knobs:
-    """Nothing goes wrong by itself: for scripts."""
+    """Return knobs without faults, for scripts."""
     calm = Knobs(
         ensemble_size=e,
         write_quorum=qw,

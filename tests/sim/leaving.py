@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators do to the bookies of profile *heal*: one is drained, copies are moved to even out disks, and bookies
-give up copies that no record names any more. All of that beside writers, recoverers, repairs, losses and deletions."""
+"""The acts of operators in profile *heal*. A bookie is drained, copies are moved to even out disks, and bookies give up
+copies that no record names any more. All this happens beside writers, recoverers, repairs, losses and deletions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLLECT_MS = 40.0
 
 
 class Leaving:
-    """Draws what is done in one world. ``drained``: the bookies that leave now, since when."""
+    """Draws the operators' acts in one world. ``drained`` has the bookies that are leaving, and since when."""
 
     def __init__(self, world: HealWorld, draw: Random) -> None:
         self.world, self._draw = world, draw
@@ -61,7 +61,7 @@ class Leaving:
             self.mover.wait(TICK_MS)
 
     def calm(self) -> None:
-        """Orders to be read-only end, and so does a pause; a drain goes on."""
+        """End orders to be read-only, and a pause of repairs. A drain goes on."""
         self._calm, self.paused = True, False
         self.world.store.store.enable_replication(True)
         for name in list(self.refusing):
@@ -75,12 +75,12 @@ class Leaving:
 
     @property
     def orders(self) -> dict[BookieId, BookieOrder]:
-        """As they stand in the store."""
+        """The orders that the store holds."""
         drains = {name: BookieOrder(Order.DRAIN, 0, self.fences) for name in self.drained}
         return {**{name: BookieOrder(Order.READ_ONLY, 0) for name in self.refusing}, **drains}
 
     def _pause(self, ends: bool) -> None:
-        """``bk replication pause`` and ``resume``."""
+        """Pause or resume repairs, as ``bk replication pause`` and ``resume`` do."""
         if self._calm:
             return
         self.paused = not ends
@@ -106,7 +106,8 @@ class Leaving:
             self._obey(name, False)
 
     def _obey(self, name: BookieId, refuses: bool) -> None:
-        """The bookie refuses normal adds, and registers so; also one that starts with such an order."""
+        """Let the bookie refuse or accept normal adds, and register so. A bookie that starts with an order does the
+        same."""
         world, bookie = self.world, self.world.bookies[name]
         if refuses:
             self.refusing[name] = None
@@ -120,7 +121,7 @@ class Leaving:
                 world.store.registered[name] = None
 
     def restarted(self, name: BookieId) -> None:
-        """A start honours the order before the first registration."""
+        """Apply an order to a bookie that starts, before its first registration."""
         if name in self.refusing:
             self._obey(name, True)
 
@@ -135,7 +136,8 @@ class Leaving:
         return tuple(self.drained)
 
     def _drain(self) -> None:
-        """As the command: refused where a ledger would find no other bookie, or lose its last copy."""
+        """Drain a bookie as the command does. It is refused if a ledger would find no other bookie, or lose its last
+        copy."""
         world = self.world
         names = [name for name, bookie in world.bookies.items() if bookie.alive and name not in self.drained]
         others = len(names) - 1
@@ -151,7 +153,7 @@ class Leaving:
                 return
         self.drained[name] = world.scheduler.now
         world.scheduler.reached("a bookie was drained")
-        delay_ms = self._draw.choice((0.0, 10.0, 60.0))  # it looks at its order now and then
+        delay_ms = self._draw.choice((0.0, 10.0, 60.0))  # the bookie looks at its order now and then
         world.scheduler.at(delay_ms, "operator clock", f"{name} obeys", self._obey_drain, name)
 
     def _obey_drain(self, name: BookieId) -> None:
@@ -159,8 +161,8 @@ class Leaving:
             self._obey(name, True)
 
     def cancel_if_hopeless(self) -> None:
-        """In peace: bookies that died for good leave too few to take over. (The command refuses such a drain; here they
-        died after it began.)"""
+        """In peace, cancel a drain for which bookies that died for good leave too few others. The command refuses such
+        a drain, but here they died after it began."""
         world = self.world
         others = [name for name, bookie in world.bookies.items() if bookie.alive and name not in self.drained]
         if self.drained and len(others) < world.knobs.ensemble_size:
@@ -173,7 +175,8 @@ class Leaving:
             self._obey(name, False)
 
     def is_over(self) -> None:
-        """In peace, once nothing is marked: no record names them. Then one may be removed; the others come back."""
+        """Check in peace, once nothing is marked, that no record names the drained bookies. Then one of them may be
+        removed, and the others come back."""
         for name in self.drained:
             left = self.world._naming(name)
             if left:
@@ -185,7 +188,7 @@ class Leaving:
             self._remove(name)
 
     def _remove(self, name: BookieId) -> None:
-        """It is stopped, and its cookie deleted: no bookie of the cluster any more."""
+        """Stop a bookie and delete its cookie, so that it is no bookie of the cluster any more."""
         world = self.world
         others = [other for other, bookie in world.bookies.items() if bookie.alive and other != name]
         if len(others) > world.knobs.ensemble_size:
@@ -195,7 +198,7 @@ class Leaving:
             world.scheduler.reached("a bookie was removed")
 
     def check_fence(self, host: ReplicationHost, value: LedgerMetadata, seen: re.ClusterRead) -> None:
-        """A writer is not fenced for a bookie that leaves without haste and that is up."""
+        """Check that no writer was fenced for a running bookie that leaves without haste."""
         lost = [bookie for bookie in value.last_fragment.ensemble if bookie in host.mark.value.missing]
         waits = all(bookie in seen.patient and seen.life_of(bookie) is not None for bookie in lost)
         if lost and waits and value.state is LedgerState.OPEN:
@@ -219,7 +222,7 @@ class Leaving:
         world.scheduler.at(COLLECT_MS, "collector clock", "bookies look what they hold", self._collect)
 
     def _look_at(self, name: BookieId, ledger_id: LedgerId) -> None:
-        """As production's: under the lock of the repairs, by the newest record."""
+        """Look at one copy as the product does: under the lock of the repairs, by the newest record."""
         record = self.world.store.newest(ledger_id) if ledger_id in self.world.checker.ledgers else None
         if record is None or not record.value.is_closed or self.world._names(record.value, name):
             return
@@ -296,7 +299,7 @@ class SimMover:
 
     def _give_back(self, client: str, ledger_id: LedgerId) -> None:
         def done(said: Any) -> None:
-            if said is not None:  # the command ends, and with its session the lock
+            if said is not None:  # the command ends, and its session with the lock
                 self.lose_session()
             self.wait(TICK_MS)
 
@@ -317,5 +320,5 @@ class SimMover:
         self.wait(TICK_MS)
 
     def lose_session(self) -> None:
-        """Its locks are gone; a new session begins."""
+        """Lose the session with its locks, and begin a new one."""
         new_session(self.store)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sick or hostile bookie sends: flipped bits, answers to questions nobody asked, acks of frames nobody sent.
+"""Lies of a broken or hostile bookie: flipped bits, answers to requests that were never sent, acks of frames that were
+never sent.
 
-None of them may lead to wrong data; each counts as UNKNOWN of that bookie, or ends its session.
+None of them may lead to wrong data. Each counts as UNKNOWN from that bookie, or ends its session.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.sim.scheduler import Scheduler
 
 
 def part(effect: ev.SendPart, random: Random, scheduler: Scheduler, endless: float) -> ev.SendPart:
-    """A flipped bit, a record among the entries, or the same again and again."""
+    """Return a part with a flipped bit, a record among the entries, or the same frame again and again."""
     whole = b"".join(effect.frames)
     kind = random.choice(("bit", "bit", "record", "much"))
     scheduler.reached(f"a lie: {kind}")
@@ -32,7 +33,7 @@ def part(effect: ev.SendPart, random: Random, scheduler: Scheduler, endless: flo
 
 
 def trailer(effect: ev.SendTrailer, random: Random, scheduler: Scheduler) -> ev.SendTrailer:
-    """Answers beyond what was asked, or one id both ABSENT and UNKNOWN."""
+    """Return a trailer that answers beyond the request, or calls one id both ABSENT and UNKNOWN."""
     said = effect.trailer
     kind = random.choice(("beyond", "both"))
     scheduler.reached(f"a lie: {kind}")
@@ -43,7 +44,7 @@ def trailer(effect: ev.SendTrailer, random: Random, scheduler: Scheduler) -> ev.
 
 
 def evidence(effect: ev.SendLac, random: Random, scheduler: Scheduler) -> ev.SendLac:
-    """A flipped bit somewhere in what proves the LAC."""
+    """Return evidence of the LAC with a flipped bit."""
     said = effect.evidence
     names = [name for name in ("lac_body", "last_entry_frame", "lac_frame") if len(getattr(said, name))]
     if not names:
@@ -55,7 +56,7 @@ def evidence(effect: ev.SendLac, random: Random, scheduler: Scheduler) -> ev.Sen
 
 
 def acks(effect: ev.SendAcks, scheduler: Scheduler) -> ev.SendAcks:
-    """More frames than were ever sent are said to be durable."""
+    """Return an ack of more frames than were ever sent."""
     scheduler.reached("a lie: acks")
     return effect._replace(frames=[frames + 1000 for frames in effect.frames])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who works on the log of tests/sim/logs.py: jobs that publish and overwrite, trims, compactions, vacuums, leaders."""
+"""The actors of the log of tests/sim/logs.py: jobs that publish and overwrite, trims, compactions, vacuums, leaders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SCHEMAS = (
     encode(COLUMNS[:3]),
     encode(COLUMNS[3:]),
 )
-"""What jobs write with: mostly no schema, some longer and longer ones, rarely one that nothing can follow."""
+"""The schemas of jobs: mostly none, some that grow longer and longer, rarely one that no other can follow."""
 
 
 def new_extent(ledger_id: LedgerId, count: int, made: int, schema_number: int = 0) -> NewExtent:
@@ -66,7 +66,7 @@ class Changer(Runner):
 
 @dataclass
 class Job:
-    """What is published under one id, by however many attempts, and what is known of it."""
+    """A publish under one id, with any number of attempts, and what is known about it."""
 
     publish_id: PublishId
     values: list[str]
@@ -74,13 +74,13 @@ class Job:
     overwrite: bool = False
     takeover: bool = False
     schema: bytes | None = None
-    is_published: bool = False  # an attempt said so
-    is_doubtful: bool = False  # an attempt crashed, or ended with outcome unknown
+    is_published: bool = False  # an attempt reported this
+    is_doubtful: bool = False  # an attempt crashed, or its outcome is unknown
     attempts: int = 0
 
 
 class Publisher(Changer):
-    """One attempt: the tasks write ledgers of their own, the driver publishes them."""
+    """One attempt. The tasks write ledgers of their own, and the driver publishes them."""
 
     def __init__(self, world: LogWorld, job: Job) -> None:
         self.job = job
@@ -105,7 +105,7 @@ class Publisher(Changer):
         super().__init__(world, intent, failures_max=world.random.choice((2, 5)))
 
     def ended(self, result: Any) -> None:
-        """What is reported as published is there."""
+        """Check that everything reported as published is there."""
         super().ended(result)
         result = result[self.world.name]
         self.job.is_published = True
@@ -116,7 +116,7 @@ class Publisher(Changer):
             require(found == self.job.values, f"{self.job.publish_id} published {found}")
 
     def failed(self, error: BookKeeperError) -> None:
-        """Whoever does not know tries again."""
+        """Note whether the publish is in doubt, so that it is tried again."""
         super().failed(error)
         self.world.reached["version regressed"] += isinstance(error, TransactionVersionRegressedError)
         self.world.reached["replay differs"] += isinstance(error, TransactionReplayDiffersError)
@@ -124,7 +124,7 @@ class Publisher(Changer):
 
 
 class Compacter(Changer):
-    """Copies a run of sealed extents into a ledger of its own and lists that."""
+    """Copies a run of sealed extents into a ledger of its own, and lists that ledger."""
 
     def __init__(self, world: LogWorld) -> None:
         head = world.head.value
@@ -140,7 +140,7 @@ class Compacter(Changer):
 
 @dataclass
 class Stage:
-    """Who is at work, and what is known of what they did."""
+    """The actors, and what is known about their work."""
 
     world: LogWorld
     actors: list[Actor] = field(default_factory=list)
@@ -149,10 +149,10 @@ class Stage:
     acked: list[tuple[int, str]] = field(default_factory=list)
     values: int = 0
     versions: dict[str, int] = field(default_factory=dict)
-    kinds: list[str] = field(default_factory=list)  # each schedule draws some (swarm)
+    kinds: list[str] = field(default_factory=list)  # each schedule draws some kinds (swarm)
     actors_max: int = 0
     favoured: Actor | None = None
-    turns: int = 0  # that it has alone
+    turns: int = 0  # how many turns the favoured actor still has alone
 
     def __post_init__(self) -> None:
         random = self.world.random
@@ -165,7 +165,7 @@ class Stage:
         return self.values
 
     def step(self) -> None:
-        """One request, arrival, crash or late write."""
+        """Make one request, arrival, crash or late write."""
         world, draw = self.world, self.world.random.random()
         world.time += 1
         if world.late and draw < 0.06:
@@ -186,7 +186,7 @@ class Stage:
                 self.actors.remove(actor)
 
     def _whose_turn(self) -> Actor:
-        """Anybody's; sometimes one goes on alone for a while, rather than one that is on the edge."""
+        """Return any actor. Sometimes one that is not on the edge goes on alone for a while."""
         random = self.world.random
         if self.turns and self.favoured in self.actors:
             self.turns -= 1
@@ -198,7 +198,7 @@ class Stage:
         return random.choice(self.actors)
 
     def _stall(self) -> None:
-        """Rather somebody to whom it matters what others do meanwhile."""
+        """Stall an actor, preferably one on the edge, to which the acts of others matter."""
         edgy = [actor for actor in self.actors if getattr(actor, "is_on_the_edge", False)]
         actor = self.world.random.choice(edgy or self.actors)
         self.actors.remove(actor)
@@ -209,7 +209,7 @@ class Stage:
         kind = world.random.choice(self.kinds)
         is_edgy = any(getattr(actor, "is_on_the_edge", False) for actor in self.stalled)
         if (world.late or is_edgy) and world.random.random() < 0.25:
-            kind = "vacuum"  # what it deletes, a write that comes late may name
+            kind = "vacuum"  # a late write may name what the vacuum deletes
         if kind == "again" and self.jobs:
             self.actors.append(Publisher(world, world.random.choice(self.jobs[-4:])))
         elif kind == "older":
@@ -230,7 +230,7 @@ class Stage:
             self.actors.append(Publisher(world, self.jobs[-1]))
 
     def _vacuum(self) -> None:
-        """It gets the turn while somebody is on the edge."""
+        """Begin a vacuum, which gets turns while another actor is on the edge."""
         world = self.world
         before = world.time - world.random.choice([d for d in DELAYS if d >= world.unlinkings.delay])
         self.actors.append(vacuum_of(world, before))
@@ -249,8 +249,8 @@ class Stage:
         return job
 
     def _older(self) -> Job:
-        """A job from an older checkpoint: one that was there before, one of its version that was cut otherwise, or a
-        version that was never used and is lower than the last."""
+        """Return a job from an older checkpoint: an earlier job, a job of the same version with other rows, or a job of
+        a version that was never used and is lower than the last."""
         random = self.world.random
         before = [job for job in self.jobs if job.transaction]
         if not before:
@@ -278,7 +278,7 @@ class Stage:
     # --- the end ---
 
     def settle(self, steps: int) -> None:
-        """No more faults: everybody comes to an end, a last leader seals what is open, a vacuum cleans up."""
+        """End all faults and all actors. Then a last leader seals what is open, and a vacuum cleans up."""
         world = self.world
         world.is_faulty = False
         for late in world.late:
@@ -288,7 +288,7 @@ class Stage:
         self.actors = [Leader(world, self)]
         self._run_all(steps)
         require(not world.head.value.open_extents, "the last leader left the log open")
-        world.unlinkings.delay = -steps  # whatever happens until it ends is old enough
+        world.unlinkings.delay = -steps  # everything that happens from now on is old enough then
         self.actors = [vacuum_of(world, world.time + steps)]
         self._run_all(steps)
 
@@ -305,7 +305,7 @@ class Stage:
         require(False, f"nobody disturbs {self.actors}, and they do not come to an end")
 
     def check(self) -> None:
-        """The books are compared."""
+        """Compare the records with the log."""
         world, head = self.world, self.world.head.value
         listed = ledgers_listed(head, world.pages)
         require(listed | {self.foreign} == world.ledgers.keys(), f"listed {listed}, there are {sorted(world.ledgers)}")
@@ -325,8 +325,8 @@ class Stage:
         self._check_versions()
 
     def _check_versions(self) -> None:
-        """Between two vacuums of an application's transactions each of its versions is there once, and they rise.
-        (That no publish is there twice as long as the head remembers it was seen at every write.)"""
+        """Check that between two vacuums of an application's transactions each of its versions is there once, and that
+        the versions ascend. Every write checks that no publish is there twice while the head remembers it."""
         version_of = {job.values[0]: job.transaction for job in self.jobs if job.transaction and job.values}
         last: dict[tuple[str, int], int] = {}
         for offset, value in enumerate(self.world.history):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compaction of the log of tests/sim/logs.py: the production sequence, with copying at the grain of one ledger read.
+"""A compaction of the log of tests/sim/logs.py: the product's sequence, with copies that are made one ledger read at a
+time.
 
-Between two reads anything happens: trims, overwrites, leaders, other compactions, vacuums that delete what is being
-copied and the copy itself. Copies go wrong as well: cut, swapped or damaged; it must find that out.
+Between two reads anything may happen: trims, overwrites, leaders, other compactions, and vacuums that delete the source
+or the copy. Copies also go wrong: they are cut, swapped or damaged. The compaction must find that out.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from tests.sim.log_runner import Runner, Watch
 from tests.sim.logs import UUID, LogWorld, require
 
 ENTRIES_MAX = (4, 8, 64)
-"""Entries of a merged ledger at most, a compaction."""
+"""The maximum number of entries of a merged ledger. Each compaction draws one."""
 BAD_COPY = 0.06
-"""How often a copy is not what was read, or what was read is not all."""
+"""The share of copies that differ from what was read, or for which not everything was read."""
 
 
 class Compactor(Runner):
@@ -44,11 +45,11 @@ class Compactor(Runner):
         entries = world.random.choice(ENTRIES_MAX)
         self._limits = CompactionLimits(ledger_bytes_max=entries * (1 + ENTRY_COST_BYTES))
         self._copy: _Copy | None = None
-        self._is_bad = False  # the copy that was made last
+        self._is_bad = False  # whether the last copy is bad
         super().__init__([world], _Watched(self, world, self._limits).run(), "compaction")
 
     def act(self) -> None:
-        """Carry a request out, or one step of it."""
+        """Carry out a request, or one step of it."""
         if not isinstance(self.request, ask.CopyRun):
             super().act()
             return
@@ -59,7 +60,7 @@ class Compactor(Runner):
             self.tell(answer)
 
     def answer(self, request: Any) -> Any:
-        """Of a compaction; the rest is that of a change."""
+        """Answer a request of a compaction. Others are those of a change."""
         world = self.world
         if isinstance(request, ask.ListExtents | ask.ReadCopy) and world.chance(0.03):
             raise MetadataUnavailableError("away", outcome=Outcome.NOT_APPLIED)
@@ -78,7 +79,7 @@ class Compactor(Runner):
         return super().answer(request)
 
     def failed(self, error: BookKeeperError) -> None:
-        """A good copy is never refused."""
+        """Check that no good copy is refused."""
         self.world.reached[f"compaction failed {error.code}"] += 1
         if isinstance(error, IntegrityError):
             require(self._is_bad, f"the copy is good, and {error}")
@@ -123,7 +124,7 @@ class _Copy:
         self.is_bad = False
 
     def step(self) -> ask.RunCopied | BookKeeperError | None:
-        """The next step; the answer once it has ended."""
+        """Make the next step. Return the answer once the copy has ended."""
         world = self._world
         if self._ledger is None:
             schema = world.ledgers[self._run[0].ledger_id].schema if self._run[0].ledger_id in world.ledgers else None
@@ -170,7 +171,7 @@ class _Copy:
 
 
 def content_of(values: list[str]) -> Content:
-    """Entries of one byte each as far as sizes go, as everywhere in this simulation."""
+    """Return the content of a ledger. For sizes each entry counts one byte, as everywhere in this simulation."""
     return Content(len(values), len(values), 0, crc32("\n".join(values).encode()))
 
 

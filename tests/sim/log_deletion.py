@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of tests/sim/logs.py is deleted, by several at a time, while everybody works on it (N6, decision 0072): the
-sequences of bk_core/logs/machines/deletion.py under every fault that a compare-and-set can have.
+"""Several clients delete the log of tests/sim/logs.py while all actors work on it (N6, decision 0072). The sequences of
+bk_core/logs/machines/deletion.py run under every fault that a compare-and-set can have.
 
-The oracle beside that of the log: nobody writes a marked head, a record is made only of a marked log, no ledger goes
-before the delay, and in the end nothing is left of the log.
+The oracle checks more than that of the log: a marked head is never written, a record is made only of a marked log, no
+ledger is deleted before the delay, and in the end nothing of the log is left.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tests.sim.log_runner import Runner
 from tests.sim.logs import SETTLE_STEPS, STEPS, UUID, LogOutcome, LogViolation, LogWorld, _digest, require
 
 DELETION = 0.12
-"""How often the next that arrives wants to delete the log."""
+"""How often the next actor that arrives wants to delete the log."""
 
 
 @dataclass
 class DeletingWorld(LogWorld):
-    """The log's records, with the record of its deletion: the time at which it was made."""
+    """The log's records, with the record of its deletion, which has the time of the deletion."""
 
     recorded: int | None = None
     is_removed: bool = False
 
     def answer(self, request: Any, *, sync: bool = False) -> Any:
-        """Carry a request out, or raise."""
+        """Carry out a request and return its answer, or raise its error."""
         if not isinstance(request, ask.RecordDeleted | ask.RemoveMark | ask.ForgetDeleted):
             return super().answer(request, sync=sync)
         fate = self.random.choice(("away", "lost")) if self.chance(0.1) else "done"
@@ -65,7 +65,7 @@ class DeletingWorld(LogWorld):
 
 
 class Deleter(Runner):
-    """One client that deletes the log."""
+    """A client that deletes the log."""
 
     def __init__(self, world: DeletingWorld) -> None:
         super().__init__([world], DeleteLog(world.name, UUID, takeover=world.chance(0.7)).run(), "deletion")
@@ -80,7 +80,7 @@ class Deleter(Runner):
 
 
 class DeletingStage(Stage):
-    """Everybody, and who deletes the log."""
+    """All actors, with those that delete the log."""
 
     world: DeletingWorld
 
@@ -117,7 +117,8 @@ class DeletingStage(Stage):
 
 
 def run_deletion_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
-    """As :func:`tests.sim.logs.run_log_schedule`, with a log that is mostly deleted. Raises LogViolation."""
+    """Run a schedule as :func:`tests.sim.logs.run_log_schedule` does, with a log that is mostly deleted. Raises
+    LogViolation."""
     world = DeletingWorld(Random(seed))
     with small_limits(world.random.choice(WINDOWS)):
         stage = DeletingStage(world)

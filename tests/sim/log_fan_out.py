@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several named logs at once, each with everybody of tests/sim/logs.py at work on it, and jobs that publish into some
-of them in one step (RULES K10): all of them or none, once.
+"""Several named logs at once, each with all actors of tests/sim/logs.py, and jobs that publish into some of the logs in
+one step (RULES K10): into all of them or none, once.
 
-A multi compares every head and record first and then writes all. Its answer may be lost, and it may come late.
+A multi first compares every head and record, and then writes all. Its answer may be lost, and it may come late.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from tests.sim.logs import (
 LOGS = ("a", "b", "c")
 LEDGERS_OF_A_LOG = 1_000_000
 STEP_BYTES = (1_500, change.STEP_BYTES_MAX)
-"""Room in a multi: some schedules must make their heads small together, and sometimes fail."""
+"""The size limits of a multi. In some schedules several heads together exceed the limit, so that they must be made
+small, which sometimes fails."""
 
 
 @dataclass
 class FanJob:
-    """What is published into several logs under one id, by however many attempts, and what is known of it."""
+    """A publish into several logs under one id, with any number of attempts, and what is known about it."""
 
     publish_id: PublishId
     values: dict[str, list[str]]
@@ -48,7 +49,7 @@ class FanJob:
 
 
 class FanPublisher(Runner):
-    """One attempt: the tasks write ledgers of their own, the driver publishes them into all logs."""
+    """One attempt. The tasks write ledgers of their own, and the driver publishes them into all logs."""
 
     def __init__(self, stage: FanStage, job: FanJob) -> None:
         self.stage, self.job = stage, job
@@ -64,7 +65,7 @@ class FanPublisher(Runner):
             options=PublishOptions(overwrite=job.overwrite, transaction=job.transaction),
         )
         publish = HeadChange(intents, failures_max=stage.random.choice((2, 5)))
-        # The first world is the one whose faults are those of a multi.
+        # The faults of a multi are those of the first world.
         worlds = [stage.first, *(stage.worlds[log] for log in job.values if stage.worlds[log] is not stage.first)]
         super().__init__(worlds, publish.run(), "fan-out")
 
@@ -74,7 +75,7 @@ class FanPublisher(Runner):
         return [(self.stage.worlds[log].make_ledger(part), len(part)) for part in parts]
 
     def answer(self, request: Any) -> Any:
-        """A multi."""
+        """Answer a multi."""
         try:
             return super().answer(request)
         except MetadataConflictError:
@@ -82,7 +83,7 @@ class FanPublisher(Runner):
             raise
 
     def ended(self, result: Any) -> None:
-        """What is reported as published is there."""
+        """Check that everything reported as published is there."""
         super().ended(result)
         self.job.is_published = True
         reached = self.world.reached
@@ -95,7 +96,7 @@ class FanPublisher(Runner):
                 require(values == self.job.values[log], f"{self.job} published {values} to {log}")
 
     def failed(self, error: BookKeeperError) -> None:
-        """Whoever does not know tries again."""
+        """Note whether the publish is in doubt, so that it is tried again."""
         self.world.reached[f"fan-out failed {error.code} {error.outcome.value}"] += 1
         self.world.reached["fan-out differs"] += isinstance(error, TransactionReplayDiffersError)
         self.job.is_doubtful = self.job.is_doubtful or error.outcome is Outcome.UNKNOWN
@@ -104,7 +105,7 @@ class FanPublisher(Runner):
 
 @dataclass
 class FanStage:
-    """The logs, who works on each of them, and who publishes into several."""
+    """The logs, the actors of each, and the jobs that publish into several."""
 
     random: Random
     stages: dict[str, Stage] = field(default_factory=dict)
@@ -124,16 +125,16 @@ class FanStage:
 
     @property
     def worlds(self) -> dict[str, LogWorld]:
-        """By the names of their logs."""
+        """The worlds by the names of their logs."""
         return {log: stage.world for log, stage in self.stages.items()}
 
     @property
     def first(self) -> LogWorld:
-        """The one whose faults are those of a multi."""
+        """The world whose faults are those of a multi."""
         return self.stages[LOGS[0]].world
 
     def step(self) -> None:
-        """One request of a job into several logs, or anything at all on one log."""
+        """Make one request of a job into several logs, or any act on one log."""
         random = self.random
         if random.random() >= self.fan_rate:
             self.stages[random.choice(LOGS)].step()
@@ -157,7 +158,7 @@ class FanStage:
             self.actors.remove(actor)
 
     def _job(self) -> FanJob:
-        """A new one; one that was tried before; or a version that was cut otherwise."""
+        """Return a new job, one that was tried before, or one with an old version and other rows."""
         random, draw = self.random, self.random.random()
         if self.jobs and draw < 0.35:
             return random.choice(self.jobs[-4:])
@@ -173,14 +174,14 @@ class FanStage:
         number = len(self.jobs)
         same = [j for j in before if j.transaction == transaction and {g: len(v) for g, v in j.values.items()} == rows]
         if same:
-            return same[0]  # as far as anybody can tell
+            return same[0]  # as far as the records show
         values = {log: [f"fan {number}.{log}.{n}" for n in range(count)] for log, count in rows.items()}
         text = PublishId.txn("q", transaction.version) if transaction else PublishId.job(f"fan {number}")
         self.jobs.append(FanJob(text, values, transaction, random.random() < 0.1))
         return self.jobs[-1]
 
     def settle(self, steps: int) -> None:
-        """No more faults: every job into several logs ends, then each log comes to rest."""
+        """End all faults. Every job into several logs ends, and then each log comes to rest."""
         for world in self.worlds.values():
             world.is_faulty = False
         late, self.first.late[:] = list(self.first.late), []
@@ -196,7 +197,7 @@ class FanStage:
             stage.settle(steps)
 
     def check(self) -> None:
-        """The books of each log are compared, then those of the jobs that went into several."""
+        """Compare the records of each log, and then those of the jobs into several logs."""
         for stage in self.stages.values():
             stage.check()
         count = {
@@ -210,7 +211,7 @@ class FanStage:
         self._check_versions()
 
     def _check_versions(self) -> None:
-        """In every log each version stands once as long as its transactions were not vacuumed."""
+        """Check that every log has each version once, as long as its transactions were not vacuumed."""
         version_of = {v: job for job in self.jobs if job.transaction for values in job.values.values() for v in values}
         for log, world in self.worlds.items():
             if "q" not in world.forgotten:
@@ -220,7 +221,7 @@ class FanStage:
 
 
 def run_fan_out_schedule(seed: int, *, steps: int = 3 * STEPS) -> LogOutcome:
-    """One schedule over three logs. Raises LogViolation."""
+    """Run one schedule over three logs. Raises LogViolation."""
     random = Random(seed)
     room, before = random.choice(STEP_BYTES), change.STEP_BYTES_MAX
     with small_limits(random.choice(WINDOWS)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A leader of the log of tests/sim/logs.py: takes over, appends, rolls, gives up or is fenced."""
+"""A leader of the log of tests/sim/logs.py: it takes over, appends, rolls, gives up or is fenced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUORUM = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
 
 
 class Leader:
-    """A leader's driver in miniature. Its requests are answered in any order; it appends while it serves."""
+    """A leader's driver in miniature. Its requests are answered in any order, and it appends while it serves."""
 
     def __init__(self, world: LogWorld, stage: Stage) -> None:
         self.world, self.stage, self.is_done = world, stage, False
@@ -41,7 +41,7 @@ class Leader:
         self._take(le.TakeOver())
 
     def act(self) -> None:
-        """An append, a command, or one request."""
+        """Make an append, a command, or one request."""
         world = self.world
         if self.pending and (self.current is None or world.random.random() < 0.6):
             self._take(self._answer(self.pending.pop(world.random.randrange(len(self.pending)))))
@@ -53,7 +53,7 @@ class Leader:
             self.append()
 
     def append(self) -> None:
-        """One entry; its answer may be lost."""
+        """Append one entry. Its answer may be lost."""
         world, ledger = self.world, self.current
         assert ledger is not None
         if ledger not in world.ledgers or world.ledgers[ledger].is_closed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The product's limits of a log, cut so that a few ledgers reach them."""
+"""Lowers the product's limits of a log, so that a few ledgers reach them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ SMALL = {
     (schemas, "SCHEMAS_MAX"): 3,
     (unlinking, "UNLINKED_BYTES_MAX"): 80,
 }
-"""Limits so small that pages, their pages, and rounds of condemning come up all the time."""
+"""Limits so small that pages, pages of pages, and rounds of condemning occur all the time."""
 WINDOWS = (2, 4, commit.PUBLISHED_MAX)
-"""Publish ids that the head remembers, a schedule; each transaction remembers 5 versions."""
+"""The numbers of publish ids that a head remembers, one for each schedule. Each transaction remembers 5 versions."""
 
 
 @contextmanager
 def small_limits(window: int) -> Iterator[None]:
-    """The product's limits, cut so that a few ledgers reach them; a head remembers ``window`` publish ids."""
+    """Lower the product's limits within this block, so that a few ledgers reach them. A head remembers ``window``
+    publish ids."""
     limits = {**SMALL, (commit, "PUBLISHED_MAX"): window, (publication, "PUBLISHED_MAX"): window}
     with ExitStack() as restore:
         for (module, name), value in limits.items():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sequences of bk_core.logs.machines over the logs of tests/sim/logs.py: a driver in miniature, one request at
-a time. What is asked of several logs is asked one log at a time, so that others act in between."""
+"""Runs the sequences of bk_core.logs.machines over the logs of tests/sim/logs.py, as a driver in miniature, one request
+at a time. A request to several logs is carried out one log at a time, so that others act in between."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.sim.logs import LogWorld, require
 
 @dataclass
 class Watch:
-    """What a change says of itself must be true, also when a write of it comes late."""
+    """Checks that what a change reports is true, even if a write of it comes late."""
 
     what: str
     heads_written: int = 0
     is_unapplied: bool = False
 
     def applied(self) -> None:
-        """Its heads were written. Nobody was told that this would never be."""
+        """Note that its heads were written. The change must not have reported that this would never happen."""
         self.heads_written += 1
         require(not self.is_unapplied, f"{self.what} failed, not applied, and then it was")
 
     def failed(self, error: BookKeeperError) -> None:
-        """It is over."""
+        """Note that the change has failed."""
         self.is_unapplied = error.outcome is Outcome.NOT_APPLIED
         require(not (self.is_unapplied and self.heads_written), f"{self.what} was applied, and says {error}")
 
 
 class Runner:
-    """One sequence over some logs. Dropped at any time it is a process that died."""
+    """One sequence over some logs. A runner that is dropped at any time stands for a process that died."""
 
     def __init__(self, worlds: Sequence[LogWorld], steps: Steps[Any], what: str) -> None:
         self.world, self.worlds = worlds[0], {world.name: world for world in worlds}
@@ -42,20 +42,20 @@ class Runner:
         self.is_done = False
         self.request: ask.Request | None = None
         self._steps = steps
-        self._has_pages = False  # it made some that no head names yet
+        self._has_pages = False  # it made pages that no head names yet
         self._left: dict[str, ask.OfOneLog] = {}
         self._answers: dict[str, Any] = {}
         self.tell(None)
 
     @property
     def is_on_the_edge(self) -> bool:
-        """It is about to change something, and is not told of what others do meanwhile."""
+        """Whether the sequence is about to change something, and does not see what others do meanwhile."""
         return isinstance(self.request, ask.DeleteTransactions) or (
             self._has_pages and isinstance(self.request, ask.WriteHeads)
         )
 
     def act(self) -> None:
-        """Carry one request out, of several logs that of one."""
+        """Carry out one request, or of a request to several logs the part for one log."""
         if self._left:
             self._ask_one()
         else:
@@ -63,7 +63,7 @@ class Runner:
             self.tell(_caught(lambda: self.answer(self.request)))
 
     def answer(self, request: Any) -> Any:
-        """What is asked of all logs together, or of the one log that there is."""
+        """Answer a request to all logs together, or to the only log."""
         match request:
             case ask.WriteHeads(writes):
                 return self.world.compared(self._write(writes, self.watch))
@@ -77,7 +77,7 @@ class Runner:
         return self.world.answer(request)
 
     def tell(self, answer: Any) -> None:
-        """Go on with the answer, or with the error that there is instead."""
+        """Go on with the answer, or with the error in its place."""
         try:
             is_error = isinstance(answer, BookKeeperError)
             self.request = self._steps.throw(answer) if is_error else self._steps.send(answer)
@@ -93,11 +93,11 @@ class Runner:
                 self._has_pages = any(isinstance(each, ask.CreatePages) for each in self._left.values())
 
     def ended(self, result: Any) -> None:
-        """It is done."""
+        """Note that the sequence has ended with this result."""
         self.world.reached[f"{self.what} done"] += 1
 
     def failed(self, error: BookKeeperError) -> None:
-        """It is not."""
+        """Note that the sequence has failed."""
         self.world.reached[f"failed {error.code} {error.outcome.value}"] += 1
         self.watch.failed(error)
 
@@ -115,7 +115,7 @@ class Runner:
             self.tell(self._answers)
 
     def _write(self, writes: Mapping[str, ask.WriteHead], watch: Watch) -> Callable[[], bool]:
-        """All heads or none. It may come late, when the sequence is long over."""
+        """Return a write of all heads or none. It may come late, long after the sequence ended."""
 
         def write() -> bool:
             if not all(self.worlds[log].matches(write) for log, write in writes.items()):

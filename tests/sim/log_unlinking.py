@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was unlinked when, of the log of tests/sim/logs.py, and its records (RULES N6).
+"""Records what was unlinked when from the log of tests/sim/logs.py, and checks the log's own records of this (RULES
+N6).
 
-The oracle compares what two heads reach, page by page, and asks no record for it: what was unlinked at t exists until
-t + delay, and whatever a record names is there as long as the record is.
+The oracle compares the ledgers and pages that two heads reach, page by page, and does not read the log's records.
+Whatever was unlinked at t must exist until t + delay, and whatever a record names must exist as long as the record
+does.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import LedgerId
 
 DELAYS = (-50, 0, 5, 30)
-"""How old something must be for a vacuum: each schedule draws the least. A negative one takes what is there."""
+"""The least age for a vacuum, one for each schedule. A negative one deletes everything that is unlinked."""
 
 Require = Callable[[bool, str], None]
 
 
 @dataclass
 class Unlinkings:
-    """The records of one log, and what they should have kept."""
+    """The records of one log, and what they must have kept."""
 
     require: Require
     delay: int
@@ -35,7 +37,7 @@ class Unlinkings:
     def changed(
         self, before: LogHead, head: LogHead, version: int, unlinked: Unlinked, pages: Mapping[str, LogPage], now: int
     ) -> None:
-        """The head became ``head``, of this version, and ``unlinked`` went on record with it."""
+        """Take a change: the head became ``head``, of this version, and ``unlinked`` was recorded with it."""
         ledgers = ledgers_listed(before, pages) - ledgers_listed(head, pages)
         names = page_names(before, pages) - page_names(head, pages)
         kept = ledgers_below(unlinked.pages, pages).union(unlinked.ledgers)
@@ -53,11 +55,11 @@ class Unlinkings:
             self.records[name] = UnlinkedRecord(name, now, unlinked)
 
     def check_ledger(self, ledger_id: LedgerId, now: int) -> None:
-        """A ledger is deleted now."""
+        """Check the deletion of a ledger."""
         self._check(f"ledger {ledger_id}", self.ledgers.get(ledger_id), now)
 
     def check_page(self, name: str, pages: Mapping[str, LogPage], now: int) -> None:
-        """A page is deleted now."""
+        """Check the deletion of a page."""
         self._check(f"page {name}", self.pages.get(name), now)
         for record in self.records.values():
             try:

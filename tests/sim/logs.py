@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many actors over one named log, at the grain of one request: the production machines and sequences of
-bk_core.logs.machines, a metadata store of a few lines, and every fault that a compare-and-set can have.
+"""Many actors over one named log, one request at a time. The machines and sequences of bk_core.logs.machines run with a
+metadata store of a few lines, and every fault that a compare-and-set can have.
 
 The oracle is ``LogWorld.history``: the value at each offset that was ever sealed. Every head that is written is
-flattened and compared with it, so nothing is lost, moved, doubled or brought back without being noticed at once.
+flattened and compared with it, so that a lost, moved, doubled or restored value is noticed at once.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ TXN_RETENTION = 15
 STEPS = 100
 SETTLE_STEPS = 4000
 FATES = ((0.25, ("applied", "late", "never", "refused")), (0.5, ("late", "refused")))
-"""How often a compare-and-set goes wrong, and how: each schedule draws one."""
+"""The rate of compare-and-sets that go wrong, and the ways. Each schedule draws one pair."""
 
 
 class LogViolation(AssertionError):
-    """The log broke one of its rules."""
+    """Raised when the log broke one of its rules."""
 
 
 @dataclass
 class LogOutcome:
-    """What a schedule did. ``reached`` counts what should happen sometimes."""
+    """The results of a schedule. ``reached`` counts events that should happen sometimes."""
 
     seed: int
     steps: int
@@ -57,17 +57,17 @@ class LogOutcome:
 
 @dataclass
 class SimLedger:
-    """A ledger as a log sees it: entries, and whether it is closed."""
+    """A ledger as a log sees it: its entries, and whether it is closed."""
 
     values: list[str]
     made: int
     is_closed: bool = True
-    is_ours: bool = True  # carries the keys of RULES N6
-    schema: bytes | None = None  # what its entries were written with
+    is_ours: bool = True  # whether it carries the keys of RULES N6
+    schema: bytes | None = None  # the schema of its entries
 
 
 class Actor(Protocol):
-    """Whoever wants something of the log. ``act`` carries one request out; ``is_done``: nothing is left to do."""
+    """A client that works on the log. ``act`` carries out one request. ``is_done`` says that nothing is left to do."""
 
     is_done: bool
 
@@ -76,7 +76,7 @@ class Actor(Protocol):
 
 @dataclass
 class LogWorld:
-    """One log's records and ledgers, and the faults of reaching them."""
+    """One log's records and ledgers, and the faults of requests to them."""
 
     random: Random
     is_faulty: bool = True
@@ -89,7 +89,7 @@ class LogWorld:
     page_made: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, Versioned[LogTransactions]] = field(default_factory=dict)
     ledgers: dict[LedgerId, SimLedger] = field(default_factory=dict)
-    forgotten: dict[str, list[int]] = field(default_factory=dict)  # where the log ended as transactions were vacuumed
+    forgotten: dict[str, list[int]] = field(default_factory=dict)  # where the log ended when transactions were vacuumed
     published: list[bytes] = field(default_factory=list)  # every publish that was applied, in order
     history: list[str] = field(default_factory=list)
     late: list[Callable[[], object]] = field(default_factory=list)
@@ -102,11 +102,11 @@ class LogWorld:
         self.unlinkings = Unlinkings(require, self.random.choice(DELAYS))
 
     def chance(self, probability: float) -> bool:
-        """Whether a fault happens now."""
+        """Return whether a fault happens now."""
         return self.is_faulty and self.random.random() < probability
 
     def nonce(self) -> int:
-        """A name for a page."""
+        """Return a name for a page."""
         return self.random.getrandbits(64)
 
     # --- ledgers ---
@@ -114,13 +114,13 @@ class LogWorld:
     def make_ledger(
         self, values: list[str], *, is_closed: bool = True, is_ours: bool = True, schema: bytes | None = None
     ) -> LedgerId:
-        """A new ledger; ids are never used again."""
+        """Make a ledger, and return its id. Ids are never used again."""
         self.next_ledger += 1
         self.ledgers[self.next_ledger] = SimLedger(values, self.time, is_closed, is_ours, schema)
         return self.next_ledger
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete one, which the log must not list."""
+        """Delete a ledger. The log must not list it."""
         if ledger_id in self.ledgers:
             require(ledger_id not in ledgers_listed(self.head.value, self.pages), f"listed ledger {ledger_id} deleted")
             require(self.ledgers[ledger_id].is_ours, f"ledger {ledger_id} of somebody else deleted")
@@ -128,14 +128,14 @@ class LogWorld:
             del self.ledgers[ledger_id]
 
     def delete_page(self, name: str) -> None:
-        """Delete a page, which the head must not reach."""
+        """Delete a page. The head must not reach it."""
         require(name not in page_names(self.head.value, self.pages), f"page {name} deleted, which the head reaches")
         if name in self.pages:
             self.unlinkings.check_page(name, self.pages, self.time)
             del self.pages[name]
 
     def delete_transactions(self, versions: Mapping[str, int], head_version: int) -> bool:
-        """Compare and delete; False: another version."""
+        """Compare and delete. Return False if a version differs."""
         found = {record.value.key: record for record in self.transactions.values()}
         if not self.compares(found, versions, head_version):
             return False
@@ -148,12 +148,12 @@ class LogWorld:
     def compares(
         self, found: Mapping[str, Versioned[LogTransactions]], versions: Mapping[str, int], head_version: int
     ) -> bool:
-        """Whether head and records have these versions."""
+        """Return whether head and records have these versions."""
         present = {key: found[key].version for key in versions if key in found}
         return head_version == self.head.version and present == versions
 
     def recover(self, ledger_id: LedgerId) -> LedgerEnd:
-        """Fence and close."""
+        """Fence and close a ledger."""
         ledger = self.ledgers[ledger_id]
         ledger.is_closed = True
         return LedgerEnd(entry_count=len(ledger.values), size_bytes=len(ledger.values))
@@ -161,7 +161,7 @@ class LogWorld:
     # --- the head ---
 
     def read(self, *, sync: bool) -> Versioned[LogHead]:
-        """The head; without ``sync`` sometimes an older one, as a follower that lags behind has it."""
+        """Return the head. Without ``sync`` it is sometimes an older one, as a follower that lags returns."""
         if not sync and self.older and self.chance(0.15):
             self.reached["stale read"] += 1
             return self.random.choice(self.older[-3:])
@@ -171,15 +171,15 @@ class LogWorld:
 
     @property
     def is_gone(self) -> bool:
-        """The mark of a deletion stands in the head's place, or nothing does any more."""
+        """Whether the head is replaced by the mark of a deletion, or is gone."""
         return self.head.value.is_deleted
 
     def write(self, write: ask.WriteHead) -> bool:
-        """Compare and set; False: another version."""
+        """Compare and set. Return False if the version differs."""
         if not self.matches(write):
             return False
         head, txn = write.head, write.transactions
-        encode_head(head)  # ≤ 8 KiB, at most two open extents, contiguous
+        encode_head(head)  # at most 8 KiB, at most two open extents, contiguous
         require(not self.is_gone, "a deleted log is written")
         (self._check_deleted if head.is_deleted else self._check)(self.head.value, head)
         self._check_published(self.head.value, head)
@@ -190,7 +190,7 @@ class LogWorld:
             self.transactions[txn.app_id] = Versioned(txn, 0 if version is None else version + 1)
         before, self.head = self.head, Versioned(head, write.version + 1)
         self.older.append(before)
-        if head.is_deleted:  # pages go at once, ledgers after the delay
+        if head.is_deleted:  # pages may be deleted at once, ledgers after the delay
             self.unlinkings.ledgers.update(dict.fromkeys(ledgers_listed(before.value, self.pages), self.time))
             return True
         self.unlinkings.changed(before.value, head, self.head.version, write.unlinked, self.pages, self.time)
@@ -198,7 +198,7 @@ class LogWorld:
         return True
 
     def matches(self, write: ask.WriteHead) -> bool:
-        """Whether a write would be applied."""
+        """Return whether a write would be applied."""
         if write.version != self.head.version:
             return False
         txn = write.transactions
@@ -206,7 +206,7 @@ class LogWorld:
         return txn is None or (None if found is None else found.version) == write.transactions_version
 
     def compare_and_set(self, write: Callable[[], bool]) -> str:
-        """``write`` with everything that can happen to it: written, conflict, unknown, refused."""
+        """Carry out ``write`` with any fault. Return "written", "conflict", "unknown" or "refused"."""
         probability, kinds = self.fates
         if not self.chance(probability):
             return "written" if write() else "conflict"
@@ -219,7 +219,7 @@ class LogWorld:
         return "refused" if kind == "refused" else "unknown"
 
     def compared(self, write: Callable[[], bool]) -> None:
-        """:meth:`compare_and_set` as the metadata store tells it: raises unless it is written."""
+        """Make a :meth:`compare_and_set`. Raises the error of the metadata store unless it is written."""
         match self.compare_and_set(write):
             case "conflict":
                 self.reached["conflict"] += 1
@@ -243,7 +243,7 @@ class LogWorld:
         require(not listed.intersection(head.condemned), f"listed, but condemned: {head.condemned}")
         if head.epoch > before.epoch:
             self.reached["overwritten"] += 1
-        if head.start_offset > len(self.history):  # sealed and unlinked in one step: overwritten with takeover
+        if head.start_offset > len(self.history):  # an overwrite with takeover seals and unlinks in one step
             self.history += [value for e in before.open_extents for value in self.ledgers[e.ledger_id].values]
             require(len(self.history) == head.start_offset, f"offset {len(self.history)} has no entry")
         extents = sealed_extents(head, self.pages, head.start_offset, head.next_offset)
@@ -257,14 +257,15 @@ class LogWorld:
         self.reached["pages of pages"] += any(ref.level for ref in head.pages)
 
     def _check_deleted(self, before: LogHead, mark: LogHead) -> None:
-        """Nothing more is confirmed to a leader; what was counts as history."""
+        """Check the mark of a deletion. No append of a leader is confirmed any more, and confirmed ones are part of the
+        history."""
         opened = [self.ledgers[each.ledger_id] for each in before.open_extents if each.ledger_id in self.ledgers]
         require(all(ledger.is_closed for ledger in opened), "the log is deleted under a leader that goes on")
         require(not mark.tail and not mark.pages, "the mark of a deleted log lists something")
         self.history += [value for ledger in opened for value in ledger.values]
 
     def _check_published(self, before: LogHead, head: LogHead) -> None:
-        """The promise of RULES N4: no id twice among the last ones."""
+        """Check the promise of RULES N4: no id occurs twice among the last ones."""
         if head.published == before.published or head.is_deleted:
             return
         digest = head.published[-1].publish_id
@@ -287,7 +288,7 @@ class LogWorld:
     # --- what the sequences ask for ---
 
     def answer(self, request: ask.OfOneLog | ask.OfVacuum, *, sync: bool = False) -> Any:
-        """Carry a request out, or raise."""
+        """Carry out a request and return its answer, or raise its error."""
         if self.chance(0.04):
             if isinstance(request, ask.CreatePages):
                 self._create(request.pages[: len(request.pages) // 2])
@@ -362,7 +363,7 @@ class LogWorld:
 
 
 def require(condition: bool, why: str) -> None:
-    """Raises LogViolation unless ``condition`` holds."""
+    """Raise LogViolation unless ``condition`` holds."""
     if not condition:
         raise LogViolation(why)
 
@@ -375,8 +376,8 @@ def _reached(head: LogHead, pages: dict[str, LogPage]) -> set[str]:
 
 
 def run_log_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
-    """One schedule: ``steps`` requests of many actors under faults, then everybody settles, one leader takes over and
-    gives up, one vacuum runs, and the books are compared. Raises LogViolation."""
+    """Run one schedule: ``steps`` requests of many actors under faults. Then all actors settle, one leader takes over
+    and gives up, one vacuum runs, and the records are compared. Raises LogViolation."""
     from tests.sim.log_actors import Stage
 
     world = LogWorld(Random(seed))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripted lives in which maintenance works beside commits: compaction, checkpoints, recycling, restarts in between.
+"""Scripted lives in which maintenance works beside commits: compaction, checkpoints, recycling, and restarts in
+between.
 
-No segment is wholly dead before it is compacted, so that whatever is lost on the way was live.
+No segment is wholly dead before it is compacted, so that any loss on the way is a loss of live entries.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def deleted(ledger_id: int) -> bytes:
 
 
 def mixed(turn: int, *ledgers: int, size: int = 1500) -> list[bytes]:
-    """Six frames of three entries of each ledger by turns: two ledgers fill a segment."""
+    """Return six frames of three entries, of each ledger in turn. Two ledgers fill a segment."""
     firsts = range(18 * turn, 18 * turn + 18, 3)
     return [entries(ledger_id, range(k, k + 3), lac=k - 1, size=size) for k in firsts for ledger_id in ledgers]
 
 
 def small(turn: int, *ledgers: int) -> list[bytes]:
-    """Neighbouring frames of one small entry each, which compaction joins."""
+    """Return neighbouring frames of one small entry each, which compaction joins."""
     return [entries(k, [i], lac=i - 1, size=200) for k in ledgers for i in range(12 * turn, 12 * turn + 12)]
 
 
@@ -44,7 +45,7 @@ def full(is_full: bool, life: Life) -> None:
 
 
 def until_refused(ledger_id: int, life: Life) -> None:
-    """Entries of one ledger, until the disk takes no more."""
+    """Write entries of one ledger until the disk takes no more."""
     for turn in range(20):
         try:
             life.commit(mixed(turn, ledger_id))
@@ -54,7 +55,7 @@ def until_refused(ledger_id: int, life: Life) -> None:
 
 
 def reserved(frames: list[bytes], life: Life) -> None:
-    """A commit that may use the reserve: it is for this that it was kept."""
+    """Make a commit that may use the reserve, which is kept for such commits."""
     life.maybe += frames
     for frame, place in zip(frames, life.back_end.log.append_group(frames, reserve=True), strict=True):
         life.back_end.index.add(frame, place)
@@ -63,10 +64,10 @@ def reserved(frames: list[bytes], life: Life) -> None:
 
 
 def damage_sealed(life: Life) -> None:
-    """A bit of a live frame in the first segment changes; nobody has read it yet."""
+    """Flip a bit of a live frame in the first segment. The frame has not been read yet."""
     life.expects_damage = True
     frames = [(ledger_id, place) for ledger_id, place in life.back_end.frames_on_record() if ledger_id == 1]
-    if frames:  # else a start before has found everything recycled or lost
+    if frames:  # otherwise an earlier start has recycled or lost all of them
         place = min(place for _, place in frames)
         life.disk.flip_bit(f"{SEGMENTS_DIR}/{place.generation:016x}.segment", place.offset + place.size // 2)
 
@@ -190,4 +191,4 @@ MAINTAINED: dict[str, list[Step]] = {
         maintain,
     ],
 }
-"""By name; ``storage_workloads.py`` has them all."""
+"""The workloads by name. ``storage_workloads.py`` has all of them."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies between clients and bookies: connections that keep their order and may be cut anywhere, and requests that
-may be lost, doubled, late and out of order (RULES P11).
+"""The network between clients and bookies. Connections keep their order and may be cut anywhere. Requests may be lost,
+doubled, late and out of order (RULES P11).
 
-After a cut the client hears at once that its sessions are broken; what it had sent before may still arrive, up to a
-point, and only then does the bookie see the end of the stream: half-open connections are the normal case.
+After a cut the client learns at once that its sessions are broken. Its earlier messages may still arrive, up to a
+point, and only then does the bookie see the end of the stream. So half-open connections are the normal case.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Connection:
         self.incarnation = bookie.starts
         self.up, self.down = f"{client}>{bookie.name}", f"{bookie.name}>{client}"
         self.open = True  # as the client sees it
-        self.reached = bookie.starts  # the bookie's process that it leads to
+        self.reached = bookie.starts  # the process of the bookie to which it leads
         self.in_flight = 0
         self.allowed: int | None = None  # after a cut: how many more messages arrive
-        self.sessions: dict[int, tuple[int, Feed]] = {}  # whoever attached, detached or not: late acks arrive too
+        # all sessions, also detached ones, because late acks arrive too
+        self.sessions: dict[int, tuple[int, Feed]] = {}
         self.sending: set[int] = set()
 
     def tell(self, event: ev.Event, label: str) -> None:
-        """A message to the bookie."""
+        """Send a message to the bookie."""
         self.in_flight += 1
         self.network.scheduler.add(
             self.up,
@@ -61,7 +62,7 @@ class Connection:
             self.bookie.feed(event)
 
     def cut(self, why: str) -> None:
-        """The connection is gone; a random part of what is under way still arrives."""
+        """Break the connection. A random part of the messages under way still arrives."""
         if not self.open:
             return
         self.open = False
@@ -126,14 +127,14 @@ class Connection:
 
 
 class Request:
-    """One request of a client; it ends once: with an answer, or with a failure."""
+    """One request of a client, which ends once: with an answer, or with a failure."""
 
     def __init__(self, network: SimNetwork, client: str, bookie: SimBookie, answer: Feed, fail: Feed) -> None:
         self.network, self.client, self.bookie = network, client, bookie
         self.answer, self.fail = answer, fail
-        self.streams: list[tuple[int, int]] = []  # stream at the bookie, its process
+        self.streams: list[tuple[int, int]] = []  # (stream at the bookie, the bookie's process)
         self.first: int | None = None  # the stream whose answer counts
-        self.lost: set[int] = set()  # streams of which something was lost: nothing follows it
+        self.lost: set[int] = set()  # streams of which a message was lost: no later one arrives
         self.not_before = 0.0
         self.ended = False
         self.deadline: Item | None = None
@@ -163,7 +164,7 @@ class Request:
             self.deadline.cancel()
 
     def cancel(self) -> None:
-        """The client wants no more of it."""
+        """Cancel the request for the client."""
         if self.ended:
             return
         self.end()
@@ -182,7 +183,7 @@ class Request:
             self.bookie.feed(ev.RequestCancelled((stream, 1)))
 
     def deliver(self, effect: Any) -> None:
-        """An effect of the bookie's machine on this request's stream."""
+        """Deliver an effect of the bookie's machine on this request's stream."""
         network, stream = self.network, effect.request[0]
         random, knobs = network.scheduler.random, network.knobs
         if isinstance(effect, ev.SendPart):
@@ -210,14 +211,14 @@ class Request:
         if self.first is None:
             self.first = stream
         if self.ended or self.first != stream:
-            return  # late, doubled or cut
+            return  # late, doubled or cut off
         if not isinstance(effect, ev.SendPart):
             self.end()
         self.answer(effect)
 
 
 class SimNetwork:
-    """All connections and requests. Controls: ``cut``, ``hold``/``release`` of links, ``bookie.crash``."""
+    """All connections and requests. Its controls are ``cut``, ``hold``/``release`` of links, and ``bookie.crash``."""
 
     def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
         self.scheduler, self.knobs = scheduler, knobs
@@ -283,7 +284,8 @@ class SimNetwork:
         fail: Feed,
         deadline_ms: float,
     ) -> None:
-        """Have the bookie sync what it acked. A bookie of ours has done so: no message is sent."""
+        """Let the bookie sync the frames that it acked. A bookie of ours has done so already, so no message is sent to
+        it."""
         if not isinstance(self.bookies[bookie_id], ApacheSimBookie):
             self.scheduler.at(0, f"{client} clock", f"{client} need not force {bookie_id}", answer)
             return
@@ -328,7 +330,7 @@ class SimNetwork:
         connection.cut(why)
 
     def leave(self, client: str) -> None:
-        """A client's process died: nobody hears its connections any more."""
+        """End a client's process. Its connections have no listener any more."""
         for connection in [c for (name, _), c in self.connections.items() if name == client]:
             connection.sessions.clear()
             connection.cut("the client died")
@@ -346,7 +348,7 @@ class SimNetwork:
         fail: Feed,
         deadline_ms: float,
     ) -> Request | ApacheRequest:
-        """Send a request; exactly one of ``answer`` (its last) and ``fail`` ends it, unless it is cancelled."""
+        """Send a request. Exactly one of ``answer`` (its last call) and ``fail`` ends it, unless it is cancelled."""
         scheduler, knobs, bookie = self.scheduler, self.knobs, self.bookies[bookie_id]
         request = (
             ApacheRequest(answer, fail)
@@ -385,7 +387,7 @@ class SimNetwork:
     # --- lies on the way ---
 
     def corrupt(self, effect: Any) -> Any:
-        """Now and then an answer is what no honest peer would send (RULES P5)."""
+        """Sometimes replace an answer by one that no honest bookie would send (RULES P5)."""
         random = self.scheduler.random
         if not self.knobs.hostile or random.random() >= self.knobs.hostile:
             return effect

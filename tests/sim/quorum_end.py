@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The profile *quorum*: readers show entries above the LAC of an open ledger (``readMode=quorum``, decision 76).
 
-The writer loses acks, replaces bookies, pauses and dies, and recoverers take over. No entry that a reader was shown may
+The writer loses acks, replaces bookies, pauses and dies, and recoverers take over. No entry that a reader has shown may
 ever be missing (I8). This can hold only because of time. ``DECIDES_MS`` is the longest time that a writer which is not
-paused takes from sending an entry to its last word about it. With its longest pause it stays below ``SETTLE_MS``.
+paused takes from sending an entry to its last decision about it. Together with the writer's longest pause it stays
+below ``SETTLE_MS``.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from tests.sim.world import World
 
 SETTLE_MS = 300.0
 STORE_MS_MAX = 10.0
-"""How long a call to the store takes at most, each way."""
+"""The longest time of a call to the store, each way."""
 ANSWER_BYTES_MAX = (60, 4096, 4096)
-"""Limits of an answer, one for each reader. With the first one answers end before the range that was asked for."""
+"""The limits of an answer, one for each reader. With the first one answers end before the requested end."""
 
 WRITER = WriterConfig(
     reconnect_budget_ms=20,
@@ -52,9 +53,10 @@ PAUSE_MS_MAX = SETTLE_MS - DECIDES_MS - 5
 
 
 def quorum_knobs(random: Random, knobs: Knobs) -> Knobs:
-    """Acks are lost and writers die in the middle of an ensemble change more often than elsewhere. The store is prompt.
-    What would end a ledger early, and what other profiles search, is left out. Four schedules in five are small: few
-    bookies and entries, and one reader, so that many of them can be run."""
+    """Return knobs with which acks are lost, and writers die in the middle of an ensemble change, more often than
+    elsewhere. The store is prompt. Faults that end a ledger early, and those that other profiles search, are left out.
+    Four schedules in five are small: they have few bookies and entries, and one reader, so that many of them can be
+    run."""
     pick = random.choice
     is_small = random.random() < 0.8
     if is_small:
@@ -67,7 +69,7 @@ def quorum_knobs(random: Random, knobs: Knobs) -> Knobs:
         sync_ms=pick((0.1, 0.5, 5.0)),
         batches=pick((0, 1, 1)) if is_small else pick((1, 2, 3)),
         entries_max=pick((1, 2)) if is_small else pick((1, 2, 4)),
-        tails=0 if is_small else 2,  # readers beside those that look for stranded entries
+        tails=0 if is_small else 2,  # besides the readers that look for stranded entries
         think_ms=pick((2.0, 20.0)),
         writer_dies=pick((0.0, 0.3, 0.8)),
         cuts=pick((0, 1)),
@@ -102,7 +104,7 @@ class PromptStore(SimStore):
 
 
 class ShownWriter(WriterHost):
-    """A writer that may die when it hears that its ensemble change was applied, before the new bookies get an entry."""
+    """A writer that may die when its ensemble change was applied, before the new bookies get an entry."""
 
     def feed(self, event: Any) -> None:
         world = self.world
@@ -115,7 +117,7 @@ class ShownWriter(WriterHost):
 
 
 class EndHost(Host):
-    """Looks for the end of a ledger as ``readMode=quorum`` does, and then reads every entry up to it."""
+    """Finds the end of a ledger as ``readMode=quorum`` does, and then reads every entry up to it."""
 
     world: QuorumWorld
     machine: QuorumEnd
@@ -146,7 +148,7 @@ class EndHost(Host):
         super()._send_read(effect)
 
     def _check_counted(self) -> None:
-        """P15: only a bookie of the write set that has the entry counts for it."""
+        """Check P15: only a bookie of the write set that has the entry counts for it."""
         machine, window, record = self.machine, self.machine._window, self.machine._record
         if window is None or record is None or machine.phase not in (EndPhase.ASK, EndPhase.ASK_AGAIN):
             return
@@ -195,8 +197,8 @@ class QuorumWorld(World):
         return host
 
     def settle(self) -> None:
-        """Recover and read the ledger. A small schedule ends at once if every row that a reader was shown is
-        acknowledged: such rows are the matter of the other profiles, and this phase is a third of the work."""
+        """Recover and read the ledger. A small schedule ends at once if every row that a reader has shown is
+        acknowledged. Other profiles check such rows, and this phase is a third of the work."""
         is_small, looking = not self.knobs.tails, [host for host in self.hosts if isinstance(host, EndHost)]
         shown = any(truth.read > truth.acked for truth in self.checker.ledgers.values())
         if is_small and not shown and all(host.over for host in looking):
@@ -214,7 +216,8 @@ class QuorumWorld(World):
         return host
 
     def has_had(self, bookie: BookieId, ledger_id: LedgerId, entry: EntryId) -> bool:
-        """Whether the entry is or was on the bookie's disk: an answer may come after its bookie lost it."""
+        """Return whether the entry is or was on the bookie's disk. An answer may come after its bookie lost the
+        entry."""
         known = self._had.setdefault((bookie, ledger_id), set())
         if entry not in known:
             back_end = self.bookies[bookie].back_end
@@ -227,7 +230,8 @@ class QuorumWorld(World):
 
 
 class QuorumPlan(Plan):
-    """Work and faults around the entries in flight: acks held back on one link, adds on another, readers beside."""
+    """The work, and faults around the entries in flight: acks held back on one link, adds on another, and readers
+    beside them."""
 
     world: QuorumWorld
     _was_paused = False
@@ -268,8 +272,8 @@ class QuorumPlan(Plan):
             self._at(at + self.random.uniform(0, 400), "close", writer.close)
 
     def _strand(self, writer: WriterHost) -> None:
-        """Entries reach an ack quorum whose acks do not all come back, and no other bookie. A reader looks for them
-        before the writer decides what has failed."""
+        """Let entries reach an ack quorum whose acks do not all come back, and no other bookie. A reader looks for them
+        before the writer decides which bookie has failed."""
         truth, knobs, random = self.world.checker.truth(writer.ledger_id), self.knobs, self.random
         if truth.record is None or not writer.can_append:
             return
@@ -281,7 +285,7 @@ class QuorumPlan(Plan):
         lanes = [f"{name}>{writer.name}" for name in mute] + [f"{writer.name}>{name}" for name in others]
         self.scheduler.reached("entries were stranded")
         self.world.hold(*lanes)
-        is_long = random.random() < 0.5  # up to the end of the chaos
+        is_long = random.random() < 0.5  # until the end of the chaos
         for lane in lanes:
             self._at(
                 self.world.chaos_ms if is_long else random.uniform(45, 400), f"{lane} goes on", self.world.release, lane
@@ -296,7 +300,7 @@ class QuorumPlan(Plan):
         self.world.end_of(writer.ledger_id, name, self.random.choice((-1, truth.acked)))
 
     def _pause_writer(self, writer: WriterHost) -> None:
-        """The one pause of a writer in a run, shorter than what the settle time leaves for it."""
+        """Pause the writer, once in a run, for less time than the settle time allows."""
         if self._was_paused or writer.dead or writer.paused is not None:
             return
         self._was_paused = True
@@ -305,6 +309,6 @@ class QuorumPlan(Plan):
         self._at(self.random.uniform(0, PAUSE_MS_MAX), "the writer goes on", self._resume, writer)
 
     def _some_host(self) -> Host | None:
-        """Somebody other than the writer, whose pauses are counted."""
+        """Return any host but a writer, whose pauses are counted."""
         others = [host for host in self.world.hosts if not host.dead and not isinstance(host, WriterHost)]
         return self.random.choice(others) if others else None

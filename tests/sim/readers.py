@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of those who read: a range of a ledger, and a tail that follows one without fencing."""
+"""Hosts of clients that read: a range of a ledger, and a tail that follows a ledger without fencing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Turns(Sharing):
 
 
 class ReadHost(Host):
-    """Reads a range of a ledger and hands what arrives to the checker."""
+    """Reads a range of a ledger, and passes the batches to the checker."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ def _newest(store: MemoryStore, ledger_id: LedgerId) -> Versioned[LedgerMetadata
 
 
 class TailHost(Host):
-    """Follows a ledger without fencing and reads what becomes confirmed."""
+    """Follows a ledger without fencing, and reads entries once they are confirmed."""
 
     def __init__(self, world: World, name: str, ledger_id: LedgerId, metadata: Versioned[LedgerMetadata]) -> None:
         super().__init__(world, name, ledger_id)
@@ -116,10 +116,10 @@ class TailHost(Host):
         }
         self.refreshes = 0
         self.carry(self.machine.start())
-        self._read_on()  # a closed ledger has nothing to follow
+        self._read_on()  # a closed ledger does not grow
 
     def refresh(self) -> None:
-        """The application wants the record and the LAC as they are now."""
+        """Request for the application the present record and LAC."""
         if not self.dead and self.paused is None:
             self.refreshes += 1
             before = self.over
@@ -182,9 +182,10 @@ class TailHost(Host):
             self._read_again()
 
     def _record_read(self, said: object) -> None:
-        """Copies may have moved, so the record is read anew before the next try.
+        """Take the record that is read again before the next try, because copies may have moved.
 
-        ``bk_core/client/reading/reader.py`` does the same. A follower takes it after its end, too."""
+        ``bk_core/client/reading/reader.py`` does the same. A follower takes the record even after its end.
+        """
         if isinstance(said, pe.MetadataRead):
             before, self.over = self.over, False
             self.feed(pe.MetadataChanged(said.metadata))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients of a simulated world did and were told, as the history that trials on real processes write down too.
+"""Records the calls of clients in a simulated world and their results, in the form of the trials on real processes.
 
-The same checker judges both (:mod:`tests.sim.history`): what holds in the simulator is asked of the real thing in the
-same words.
+The same checker judges both (:mod:`tests.sim.history`), so the simulator and real processes must keep the same
+promises.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Recorder:
         self._tell(Operation(kind=Kind.END, client=client, entry_id=last, **self._now()))
 
     def check(self, final: Sequence[bytes] | None) -> list[Violation]:
-        """What was promised and not kept; ``final`` are the entries of the closed ledger."""
+        """Return the broken promises. ``final`` are the entries of the closed ledger."""
         return check_ledger([*map(self._append, self._appends), *self._told], final)
 
     def _append(self, append: tuple[str, int, EntryId, tuple[bytes, ...]]) -> Operation:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One schedule: a seed and a profile → a world, its work and its faults, a verdict."""
+"""Runs one schedule. A seed and a profile determine a world, its work and its faults; the result is a verdict."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.sim.world import World
 
 ENGINES = ("uniform", "swarm", "pct")
 DEFERRED = {"protocol": 0.1, "apache": 0.4}
-"""The part of schedules whose writer has deferred syncs. Our own bookies sync before they ack all the same."""
+"""The share of schedules whose writer has deferred syncs. Our own bookies sync before they ack all the same."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one schedule came to. ``violation`` is None when every invariant held."""
+    """The result of one schedule. ``violation`` is None if every invariant held."""
 
     seed: int
     engine: str
@@ -37,7 +37,7 @@ class Outcome:
     virtual_ms: float
     acks: int
     violation: str | None = None
-    planned: int = 0  # items of the plan, each of which may be left out
+    planned: int = 0  # the number of items of the plan, each of which may be omitted
     trace: list[str] = field(default_factory=list)
     sometimes: dict[str, int] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ BackEndOf = Callable[[BookieId, World], Any]
 
 
 def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit: frozenset[int]) -> tuple[World, Plan]:
-    """The world of a seed, with its work and faults planned."""
+    """Return the world of a seed, with its work and faults planned."""
     random = Random(f"{seed}:{engine}:{profile}:knobs")
     knobs = uniform(random) if engine == "uniform" else swarm(random)
     change_points = random.randint(1, 5) if engine == "pct" else 0
@@ -55,7 +55,8 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
     if profile == "apache":
         knobs = replace(knobs, apache=random.choice((1.0, 1.0, 0.5)), busy=random.choice((0.0, 0.0, 0.05)))
     if profile in DEFERRED:
-        draw = Random(f"{seed}:{engine}:{profile}:deferred")  # by itself: other seeds stay what they were
+        # a source of its own, so that other seeds keep their schedules
+        draw = Random(f"{seed}:{engine}:{profile}:deferred")
         if draw.random() < DEFERRED[profile]:
             knobs = replace(knobs, deferred=draw.choice((0.2, 0.6, 1.0)))
     kind = World
@@ -77,7 +78,7 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised."""
+    """Return the place at which the error was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.filename}, line {frame.lineno}, {frame.line}"
 
@@ -91,7 +92,7 @@ def run_schedule(
     omit: frozenset[int] = frozenset(),
     trace: bool = False,
 ) -> Outcome:
-    """Run one schedule to its end. Deterministic: the same arguments give the same digest."""
+    """Run one schedule to its end. The same arguments give the same digest."""
     world, plan = build(seed, engine, profile, back_end, omit)
     violation = None
     try:
@@ -121,7 +122,7 @@ def run_schedule(
 
 
 class Plan:
-    """Lays the work and the disturbances of a run out in virtual time."""
+    """Plans the work and the disturbances of a run in virtual time."""
 
     def __init__(self, world: World, omit: frozenset[int] = frozenset()) -> None:
         self.world, self.knobs, self.random, self.omit = world, world.knobs, world.faults, omit
@@ -170,7 +171,7 @@ class Plan:
                 self._at(self._moment(), disturb.__name__, disturb)
 
     def _moment(self) -> float:
-        """When something happens: early more often than late."""
+        """Return the time of an event. Early times are more likely than late ones."""
         return min(self.random.expovariate(1 / 40.0), self.world.chaos_ms - 2)
 
     def _at(self, delay_ms: float, label: str, call: Callable[..., Any], *args: Any) -> None:
@@ -215,8 +216,8 @@ class Plan:
             self._at(self.random.expovariate(1 / 10.0), f"{name} dies", self._die, recoverer)
 
     def _delete(self, writer: WriterHost) -> None:
-        """An operator deletes the ledger; some bookies find out while it is written, others never (D18). How they do is
-        the business of :mod:`tests.sim.collector_schedule`."""
+        """Let an operator delete the ledger. Some bookies learn this while it is written, others never (D18).
+        :mod:`tests.sim.collector_schedule` covers how they learn it."""
         self.world.store.delete(writer.ledger_id)
         for name, bookie in self.world.bookies.items():
             if self.random.random() < 0.4:
@@ -231,7 +232,8 @@ class Plan:
     # --- disturbances ---
 
     def _some_bookie(self) -> BookieId:
-        """Mostly one of the last ensemble, and one with something not durable if there is one."""
+        """Return a bookie, mostly one of the last ensemble, and one with frames that are not durable if there is
+        one."""
         bookies = self.world.bookies
         busy = [name for name, bookie in bookies.items() if bookie.alive and bookie._group]
         if busy and self.random.random() < 0.5:
@@ -320,7 +322,7 @@ class Plan:
             self.world.store.registered[name] = None
 
     def _bury(self) -> None:
-        """Qa − 1 bookies stay dead in the liveness phase, where as many spares stand in for them."""
+        """Keep Qa − 1 bookies dead in the liveness phase, in which as many spares replace them."""
         knobs = self.knobs
         for name in self.random.sample(tuple(self.world.bookies), min(knobs.ack_quorum - 1, knobs.spares)):
             if self.world.may_cripple(name):

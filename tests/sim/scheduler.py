@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One clock and one heap: everything that happens in a simulated world is an item popped from here.
+"""One clock and one heap. Everything that happens in a simulated world is an item of this heap.
 
-The three random engines differ only in how long an item takes. *uniform* and *swarm* draw exponential delays; *pct*
-gives every lane (a direction of a link, a disk, a client's way to the store) a latency class of its own, orders of
-magnitude apart, and redraws one at a few change points: priorities, in the sense of probabilistic concurrency testing.
+The three random engines differ only in how long an item takes. *uniform* and *swarm* draw exponential delays. *pct*
+gives every lane (a direction of a link, a disk, a client's way to the store) a latency class of its own. The classes
+are orders of magnitude apart, and a few change points draw one again. This gives priorities in the sense of
+probabilistic concurrency testing.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 TRACE_LINES = 60
 
 CLASSES_MS = (0.02, 0.3, 4.0, 60.0, 900.0)
-"""Latency classes of *pct*."""
+"""The latency classes of *pct*, in milliseconds."""
 
 
 class Item:
-    """Something that will happen, unless it is cancelled."""
+    """An event that will happen, unless it is cancelled."""
 
     __slots__ = ("args", "call", "label", "lane", "live", "seq", "time")
 
@@ -37,7 +38,7 @@ class Item:
 
 
 class Scheduler:
-    """``now`` is in milliseconds. ``trace`` keeps the last lines, ``digest`` hashes all of them."""
+    """``now`` is the time in milliseconds. ``trace`` keeps the last lines, and ``digest`` hashes all of them."""
 
     def __init__(self, random: Random, *, change_points: int = 0, horizon_steps: int = 300) -> None:
         self.random = random
@@ -46,9 +47,9 @@ class Scheduler:
         self.digest = 0
         self._trace: deque[tuple[float, str]] = deque(maxlen=TRACE_LINES)
         self.sometimes: dict[str, int] = {}
-        self._heap: list[tuple[float, int, Item]] = []  # tuples: compared without a call
+        self._heap: list[tuple[float, int, Item]] = []  # tuples are compared without a Python call
         self._seq = 0
-        self._last: dict[str, float] = {}  # time of the last item of a FIFO lane
+        self._last: dict[str, float] = {}  # the time of the last item of a FIFO lane
         self._held: dict[str, list[Item]] = {}
         self._is_pct = change_points > 0
         self._classes: dict[str, float] = {}
@@ -66,7 +67,7 @@ class Scheduler:
         fifo: bool = False,
         not_before: float = 0.0,
     ) -> Item:
-        """Have ``call(*args)`` happen after a random delay; ``fifo`` lanes keep their order."""
+        """Call ``call(*args)`` after a random delay. Lanes with ``fifo`` keep their order."""
         if self._is_pct:
             mean_ms *= self._class_of(lane)
         time = max(self.now + self.random.expovariate(1.0) * mean_ms, not_before)
@@ -76,7 +77,7 @@ class Scheduler:
         return self._push(time, lane, label, call, args)
 
     def at(self, delay_ms: float, lane: str, label: str, call: Callable[..., None], *args: Any) -> Item:
-        """Have it happen after exactly this delay: timers."""
+        """Call ``call(*args)`` after exactly this delay, as timers do."""
         return self._push(self.now + delay_ms, lane, label, call, args)
 
     def _push(self, time: float, lane: str, label: str, call: Callable[..., None], args: tuple[Any, ...]) -> Item:
@@ -97,7 +98,7 @@ class Scheduler:
     # --- holding lanes back, for scripts and partitions ---
 
     def hold(self, lane: str) -> None:
-        """Nothing of this lane happens until it is released; what is already on its way waits too."""
+        """Hold all items of this lane, also those under way, until it is released."""
         if lane in self._held:
             return
         waiting = sorted(entry for entry in self._heap if entry[2].lane == lane)
@@ -107,13 +108,13 @@ class Scheduler:
         self._held[lane] = [item for _, _, item in waiting]
 
     def release(self, lane: str) -> None:
-        """Let a held lane go on, in its order."""
+        """Release a held lane. Its items keep their order."""
         for item in self._held.pop(lane, ()):
             item.time = max(item.time, self.now)
             heapq.heappush(self._heap, (item.time, item.seq, item))
 
     def drop_held(self, lane: str) -> None:
-        """What waits on a held lane is lost; the lane stays held."""
+        """Lose the items that wait on a held lane. The lane stays held."""
         for item in self._held.get(lane, ()):
             item.live = False
 
@@ -124,7 +125,7 @@ class Scheduler:
     # --- taking out ---
 
     def step(self) -> bool:
-        """Let the next item happen; False if there is none."""
+        """Run the next item. Return False if there is none."""
         heap = self._heap
         while heap:
             item = heapq.heappop(heap)[2]
@@ -142,13 +143,13 @@ class Scheduler:
         return False
 
     def next_time(self) -> float | None:
-        """When the next item is due."""
+        """Return when the next item is due."""
         while self._heap and not self._heap[0][2].live:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def calm(self) -> None:
-        """No latency classes any more, and what is still far away arrives soon, in its order. Clocks go on as set."""
+        """End the latency classes, and let distant items arrive soon, in their order. Timers stay as they are set."""
         self._is_pct = False
         self._last.clear()
         near: list[tuple[float, int, Item]] = []
@@ -163,14 +164,14 @@ class Scheduler:
 
     @property
     def trace(self) -> list[str]:
-        """The last lines."""
+        """The last lines of the trace."""
         return [f"{now:10.2f}  {line}" for now, line in self._trace]
 
     def note(self, line: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         self.digest = zlib.crc32(line.encode(), self.digest)
         self._trace.append((self.now, line))
 
     def reached(self, what: str) -> None:
-        """A rare state was reached: counted, so that a set of runs can prove that it reaches it."""
+        """Count a rare state, so that a set of runs can prove that it reaches the state."""
         self.sometimes[what] = self.sometimes.get(what, 0) + 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripted schedules: for each defect that random schedules show too rarely, the few steps that show it.
 
-A script runs the production machines in a quiet world, holds links back and lets things happen in the order that
-matters. It raises Violation where the defect is in; on the product every one of them passes.
+A script runs the product's machines in a quiet world, holds links, and chooses the order of the events that matter. It
+raises Violation if the defect is planted. On the product every script passes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _isolate(world: World, client: str, bookie: str) -> None:
 
 
 def _die(world: World, host: Host) -> None:
-    """The client dies; what it had sent and nobody got is lost."""
+    """Let the client die. Its messages that have not arrived are lost."""
     host.die()
     for lane in world.scheduler.held:
         world.scheduler.drop_held(lane)
@@ -51,7 +51,7 @@ def _die(world: World, host: Host) -> None:
 
 
 def empty_last_fragment() -> None:
-    """D2: the last fragment is empty, its bookies know of no LAC: what is before it is settled."""
+    """D2: the last fragment is empty, and its bookies know no LAC. The entries before it are settled all the same."""
     world = World("script", quiet(2, 2, 2, spares=2))
     writer = world.writer("w", ("b1", "b2"))
     for _ in range(3):
@@ -60,7 +60,7 @@ def empty_last_fragment() -> None:
     for name in world.bookies:
         _isolate(world, "w", name)
     writer.append(1)
-    world.run_for(1_500)  # both are replaced, and nothing reaches those that replace them
+    world.run_for(1_500)  # both are replaced, and nothing reaches their replacements
     record = world.store.newest(writer.ledger_id)
     _require(record is not None and len(record.value.fragments) == 2, "setup", f"no ensemble change: {record}")
     _die(world, writer)
@@ -71,11 +71,12 @@ def empty_last_fragment() -> None:
 
 
 def reads_follow() -> None:
-    """D4: a bookie is replaced while recovery writes back; the new one knows nothing of entries not read yet."""
+    """D4: a bookie is replaced while recovery writes back. The new one knows nothing about entries that are not read
+    yet."""
     world = World("script", quiet(3, 3, 2, spares=1, latency_ms=0.2))
     writer = world.writer("w", ENSEMBLE, config=replace(WRITER, explicit_lac_delay_ms=10_000))
     _isolate(world, "w", "b3")
-    for _ in range(8):  # at once, so that no entry carries a LAC
+    for _ in range(8):  # all at once, so that no entry carries a LAC
         writer.append(1)
     world.run_for(30)
     _require(writer.machine.lac == 7, "setup", "b1 and b2 should have confirmed all")
@@ -88,7 +89,7 @@ def reads_follow() -> None:
 
 
 def hung_bookie() -> None:
-    """D15: b3 hangs; b1 and b2 deny, which is enough."""
+    """D15: b3 hangs. b1 and b2 deny the entry, which is enough."""
     world = World("script", quiet(3, 3, 2, spares=1))
     writer = world.writer("w", ENSEMBLE)
     writer.append(2)
@@ -101,7 +102,7 @@ def hung_bookie() -> None:
 
 
 def two_recoverers() -> None:
-    """P7: of many recoverers at once each ends well, because they give way."""
+    """P7: of many recoverers at once each ends well, because they give way to each other."""
     world = World("script", quiet(3, 3, 2, spares=1))
     writer = world.writer("w", ENSEMBLE, config=replace(WRITER, explicit_lac_delay_ms=10_000))
     for _ in range(6):
@@ -124,7 +125,7 @@ def large_ids() -> None:
 
 
 def overload() -> None:
-    """P1: b1 to b3 are slow and refuse what is too much; a later frame is small enough again."""
+    """P1: b1 to b3 are slow and refuse too much data. A later frame is small enough again."""
     world = World("script", quiet(3, 3, 3, spares=0, latency_ms=0.1, sync_ms=60.0))
     writer = world.writer("w", ENSEMBLE, config=replace(WRITER, reconnect_budget_ms=5_000, add_timeout_ms=8_000))
     for _ in range(14):
@@ -139,7 +140,7 @@ def overload() -> None:
 
 
 def idle_writer() -> None:
-    """P9: the writer is idle after its last entry; a tail sees it all the same."""
+    """P9: the writer is idle after its last entry. A tail sees this entry all the same."""
     world = World("script", quiet())
     writer = world.writer("w", ENSEMBLE)
     tail = world.tail(writer.ledger_id)
@@ -151,7 +152,7 @@ def idle_writer() -> None:
 
 
 def one_way_to_the_tail() -> None:
-    """P10: the tail hears nothing of b1, which hangs."""
+    """P10: the tail gets nothing from b1, which hangs."""
     world = World("script", quiet())
     writer = world.writer("w", ENSEMBLE)
     tail = world.tail(writer.ledger_id)
@@ -183,7 +184,8 @@ def lost_entry() -> None:
 
 
 def apaches_fences_are_lost() -> None:
-    """MUST3: Apache's bookies say that there is no entry before their fences are on disk; then they lose them."""
+    """MUST3: Apache's bookies answer that there is no entry before their fences are on disk, and then lose the
+    fences."""
     world = World("script", quiet(3, 3, 2, spares=0, apache=1.0, torn_commit=0.0))
     writer = world.writer("w", ENSEMBLE)
     world.hold(*(f"{name} disk" for name in ENSEMBLE))
@@ -211,7 +213,7 @@ def bookies_under_another_password() -> None:
 
 
 def deleted_on_the_bookies() -> None:
-    """D18, MUST 11: a ledger that was deleted takes no more entries; what was in flight is in doubt."""
+    """D18, MUST 11: a deleted ledger takes no more entries, and entries in flight are in doubt."""
     world = World("script", quiet())
     writer = world.writer("w", ENSEMBLE)
     world.run_for(10)
@@ -250,7 +252,7 @@ def close_applied_and_store_away() -> None:
 
 
 def _close_applied_and_store_away(world: World, host: WriterHost | RecoveryHost) -> None:
-    """The store applies the close, and neither its answer nor any other comes back."""
+    """Let the store apply the close, and lose its answer and all later ones."""
     world.store.lose_next[host.name] = [True]
     while world.checker.truth(host.ledger_id).closed_at is None and world.scheduler.step():
         pass
@@ -260,7 +262,7 @@ def _close_applied_and_store_away(world: World, host: WriterHost | RecoveryHost)
 
 
 def no_spare_where_all_is_confirmed() -> None:
-    """P8: a close needs no spare bookie for entries that are confirmed; what misses them is marked."""
+    """P8: a close needs no spare bookie for confirmed entries. The bookies that lack some are marked."""
     world = World("script", quiet(spares=0))
     writer = world.writer("w", ENSEMBLE)
     world.crash("b1")

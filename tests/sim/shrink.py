@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a failing seed to the few disturbances it needs: one after the other is left out while the violation stays."""
+"""Finds the few disturbances that a failing seed needs. It omits one after the other as long as the violation stays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.sim.schedule import Outcome
 
 
 def shrink(profile: str, engine: str, seed: int) -> tuple[frozenset[int], Outcome]:
-    """The largest set found of plan items that can be left out, and the schedule without them."""
+    """Return the largest set found of plan items that can be omitted, and the outcome of the schedule without them."""
     best = corpus.run(profile, engine, seed, trace=True)
     assert best.violation is not None, "only a failing seed can be shrunk"
     kind = best.violation.partition(":")[0]

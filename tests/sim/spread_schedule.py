@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random schedules of one bookie with several data directories, from a seed: crashes, full directories, damage in one.
+"""Random schedules of one bookie with several data directories, from a seed: crashes, full directories, damage in one
+of them.
 
-Production machine, holdings and start-up on a simulated disk; where a new ledger goes is drawn anew at each question,
-so that whatever does not stick to a ledger's directory shows. :func:`run_spread_schedule` raises :class:`Violation` if
-an answer breaks a promise (an acked entry denied or gone, a fence forgotten, a normal entry acked after it was fenced
-or denied to a fencer), a ledger is in two directories, or damage in one directory harms another.
+The product's machine, holdings and start-up run on a simulated disk. The directory for a new ledger is drawn at each
+question, so that a failure to keep a ledger in its directory shows. :func:`run_spread_schedule` raises
+:class:`Violation` if an answer breaks a promise (an acked entry denied or gone, a fence forgotten, a normal entry acked
+after it was fenced or denied in a fencing read), if a ledger is in two directories, or if damage in one directory harms
+another.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ _LIMITS = MachineLimits(read_part_bytes=4000, stream_bytes_max=60_000, in_flight
 
 
 class Violation(AssertionError):
-    """A promise was broken; the message names seed and step."""
+    """Raised for a broken promise. The message names seed and step."""
 
 
 @dataclass
 class Outcome:
-    """What one schedule did."""
+    """The results of one schedule."""
 
     seed: int
     profile: str
@@ -61,7 +63,7 @@ class SpreadBackEnd:
         self.opened: tuple[OpenStorage, ...] = ()
 
     def open(self) -> None:
-        """The production's start-up, the directories given in any order."""
+        """Run the product's start-up, with the directories in any order."""
         paths = self.chance.sample(self.paths, len(self.paths))
         config = BookieConfig(data_dirs=tuple(map(Path, paths)), metadata_service_uri="memory://x", bookie_id="b1:3181")
         self.opened = open_storage(
@@ -91,7 +93,7 @@ class SpreadBackEnd:
         return answer
 
     def homes(self) -> dict[int, list[str]]:
-        """The directories that know each ledger."""
+        """Return the directories that know each ledger."""
         found: dict[int, list[str]] = defaultdict(list)
         for each in self.opened:
             for ledger_id in each.index.ledger_ids():
@@ -103,31 +105,31 @@ class SpreadBackEnd:
 class _Session:
     ledger_id: int
     mode: AttachMode
-    frames: list[int] = field(default_factory=list)  # ids, one a frame
-    behind_fence: list[bool] = field(default_factory=list)  # offered after a fence was answered
+    frames: list[int] = field(default_factory=list)  # the ids of each frame
+    behind_fence: list[bool] = field(default_factory=list)  # whether each frame was offered after a fence was answered
     durable: int = 0
 
 
 def run_spread_schedule(seed: int, steps: int = 150) -> Outcome:
-    """One schedule; raises Violation."""
+    """Run one schedule. Raises Violation."""
     return _Run(seed).run(steps)
 
 
 class _Run:
-    """One bookie's life, and what it promised."""
+    """One bookie's life, and the promises that it made."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
         self.outcome = Outcome(seed, self.chance.choice(PROFILES))
         self.back_end = SpreadBackEnd(self.chance, self.chance.choice((2, 2, 3)))
         self.acked: dict[int, set[int]] = defaultdict(set)
-        self.recovered: dict[int, set[int]] = defaultdict(set)  # offered by a recoverer
-        self.denied: dict[int, set[int]] = defaultdict(set)  # to a fencer
+        self.recovered: dict[int, set[int]] = defaultdict(set)  # ids that a recoverer offered
+        self.denied: dict[int, set[int]] = defaultdict(set)  # ids that were denied in a fencing read
         self.fenced: set[int] = set()
         self.top: dict[int, int] = defaultdict(int)
-        self.home: dict[int, str] = {}  # where something of a ledger was acked
+        self.home: dict[int, str] = {}  # the directory in which a frame of the ledger was acked
         self.full: set[int] = set()
-        self.damaged = ""  # the path of the directory
+        self.damaged = ""  # the path of the damaged directory
         self.streams = 0
         self.back_end.open()
         self.begin()
@@ -137,7 +139,7 @@ class _Run:
             raise Violation(f"seed {self.outcome.seed} ({self.outcome.profile}), step {self.outcome.step}: {what}")
 
     def begin(self) -> None:
-        """A new process."""
+        """Start a new process."""
         self.machine = BookieMachine(self.back_end.holdings, _LIMITS, self.back_end.logs)
         self.queues: list[list[bytes | memoryview]] = [[] for _ in range(self.back_end.logs)]
         self.reads: deque[ev.ReadFrames | ev.ReadMemberships] = deque()
@@ -192,7 +194,7 @@ class _Run:
                 self.fenced.add(self.requests.pop(request)[0])
 
     def offer(self) -> None:
-        """The next entry, or one that was offered before, by a writer or a recoverer."""
+        """Offer the next entry, or one that was offered before, as a writer or a recoverer."""
         chance, ledger_id = self.chance, self.chance.choice(LEDGERS)
         mode = AttachMode.RECOVER if chance.random() < 0.2 else AttachMode.WRITE
         wanted = (ledger_id, mode)
@@ -261,7 +263,7 @@ class _Run:
             self.commit()
 
     def fill(self) -> None:
-        """A directory is full, or no longer."""
+        """Fill a directory, or make room in it again."""
         log = self.chance.randrange(self.back_end.logs)
         self.full ^= {log}
         self.feed(ev.ReadOnlyChanged(log in self.full, log))
@@ -299,7 +301,7 @@ class _Run:
     # --- ends ---
 
     def crash(self) -> None:
-        """Power loss, perhaps in a commit of one log; or the process is killed."""
+        """Lose power, perhaps in a commit of one log, or kill the process."""
         chance, back_end = self.chance, self.back_end
         self.outcome.counts["crashes"] += 1
         log = chance.randrange(back_end.logs)
@@ -317,7 +319,7 @@ class _Run:
         self.restart()
 
     def damage(self) -> None:
-        """The newest segment of one directory is lost: what was in it cannot be named."""
+        """Lose the newest segment of one directory, so that the ledgers in it are not known."""
         if self.damaged or self.outcome.step < 40:
             return
         self.damaged = self.chance.choice(self.back_end.paths)
@@ -346,7 +348,7 @@ class _Run:
         self.verify()
 
     def verify(self) -> None:
-        """Every promise, asked of the new process."""
+        """Check every promise with the new process."""
         for ledger_id in LEDGERS:
             facts = self.back_end.holdings.facts(ledger_id)
             safe = facts.trouble is Reason.REASON_NONE

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The production storage on a simulated disk, as a back end of a simulated bookie (RULES S10).
+"""The product's storage on a simulated disk, as a back end of a simulated bookie (RULES S10).
 
-Opening, replay, commits and reads are the production's own functions; only the file system below them is
-:class:`~tests.sim.disk.SimDisk`. Segments are of 64 KiB, so that a few groups fill one.
+Opening, replay, commits and reads are the product's own functions. Only the file system below them is
+:class:`~tests.sim.disk.SimDisk`. Segments have 64 KiB, so that a few groups fill one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LIFE = uuid.UUID("6f0c0d1e-7f11-4a52-9d4e-2f8f0c9b7a10")
 
 
 def own_store() -> MetadataStore:
-    """A metadata store of an initialised cluster with a fixed id, for a bookie that is alone."""
+    """Return the metadata store of an initialised cluster with a fixed id, for a single bookie."""
     cluster = MemoryCluster(clock_ms=lambda: NOW_MS)
     first = MemoryStore(cluster)
     first.initialize_cluster()
@@ -56,10 +56,10 @@ def own_store() -> MetadataStore:
 
 
 class StorageBackEnd:
-    """What keeps a bookie's bytes: a disk that survives, and the storage that is open on it now.
+    """A bookie's bytes: a disk that survives, and the storage that is open on it.
 
-    ``store`` keeps cookies and state records, which a start compares with the directory. Opening raises what the
-    production raises; then ``opened`` is None and :meth:`restart` may be tried again.
+    ``store`` keeps cookies and state records, which a start compares with the directory. Opening raises the product's
+    errors; then ``opened`` is None, and :meth:`restart` may be tried again.
     """
 
     logs = 1
@@ -77,7 +77,7 @@ class StorageBackEnd:
         self.store = store or own_store()
         self.opened: OpenStorage | None = None
         self._segment_bytes = segment_bytes
-        self._lives = 0  # directories made
+        self._lives = 0  # the number of directories made
         self._limbo_after_wipe: tuple[LedgerId, ...] = ()
         self._fenced_after_wipe: tuple[LedgerId, ...] = ()
         self.restart()
@@ -102,7 +102,7 @@ class StorageBackEnd:
         return self._open.report
 
     def restart(self) -> None:
-        """The production's start-up on what the disk holds; ``holdings`` is new afterwards."""
+        """Run the product's start-up on the disk. ``holdings`` is new afterwards."""
         assert self.opened is None, "the storage is open already"
         config = BookieConfig(
             data_dir=Path(DATA_DIR), metadata_service_uri="memory://simulated", bookie_id=self.bookie_id
@@ -128,7 +128,8 @@ class StorageBackEnd:
     # --- what a bookie does with it ---------------------------------------------------------------------------------
 
     def commit(self, frames: Sequence[bytes | memoryview]) -> list[Place]:
-        """One group, durable when this returns, and the upkeep behind it. Raises as :meth:`SegmentLog.append_group`."""
+        """Commit one group, which is durable when this returns, and do the upkeep after it. Raises the errors of
+        :meth:`SegmentLog.append_group`."""
         places = self.log.append_group(frames)
         self.log_maintenance.run()
         return places
@@ -144,7 +145,7 @@ class StorageBackEnd:
         return answer
 
     def idle(self) -> None:
-        """The bookie has had nothing to commit for a while. Raises StorageFailedError."""
+        """Do what the bookie does when it has had nothing to commit for a while. Raises StorageFailedError."""
         self.log.record_position()
         self.log.release_full()
         self.log_maintenance.run()
@@ -152,7 +153,7 @@ class StorageBackEnd:
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """A clean stop: the position is recorded. A disk that fails now is a stop all the same."""
+        """Stop cleanly, which records the position. If the disk fails now, the storage is stopped all the same."""
         opened, self.opened = self._open, None
         try:
             opened.log.close()
@@ -163,21 +164,21 @@ class StorageBackEnd:
             opened.directory.close()
 
     def crash(self, random: Random, keep: str | None = None) -> None:
-        """Power loss."""
+        """Lose power."""
         self.opened = None
         self.disk.crash(random, keep)
 
     def kill(self) -> None:
-        """The process ends; the page cache lives on."""
+        """End the process. The page cache stays."""
         self.opened = None
         self.disk.kill()
 
     def commit_torn(self, frames: Sequence[bytes | memoryview], random: Random) -> None:
-        """Power loss at any operation of a commit that nobody hears of."""
+        """Lose power at any operation of a commit that is never answered."""
         self.disk.crash_at(random.randint(1, 3) if random.random() < 0.8 else random.randint(1, 12))
         with contextlib.suppress(SimulatedCrash, BookKeeperError):
             self.commit(frames)
-        self.crash(random, random.choice((None, "some sectors")))  # a hole in a group is rare otherwise
+        self.crash(random, random.choice((None, "some sectors")))  # holes in a group are rare otherwise
 
     # --- damage -----------------------------------------------------------------------------------------------------
 
@@ -194,12 +195,12 @@ class StorageBackEnd:
         self.full = on
 
     def fail_next_sync(self) -> None:
-        """The next sync fails; what it was to save is lost although the cache shows it, and later syncs succeed."""
+        """Let the next sync fail. Its data is lost although the cache shows it, and later syncs succeed."""
         self.disk.faults.syncs = 1
 
     def frames_on_record(self) -> list[tuple[LedgerId, Place]]:
-        """Frames of entries that are served and lie below the highest durable position on record of their segment:
-        those whose damage must be noticed (RULES S3)."""
+        """Return the frames of entries that are served and lie below the highest durable position on record of their
+        segment. Damage of these must be noticed (RULES S3)."""
         active = self.log._active
         found: list[tuple[LedgerId, Place]] = []
         for ledger_id in self.index.ledger_ids():
@@ -209,7 +210,7 @@ class StorageBackEnd:
         return found + self._sealed_frames()
 
     def _sealed_frames(self) -> list[tuple[LedgerId, Place]]:
-        """What the indexes on the disk name, whole runs of small frames as one."""
+        """Return the frames that the indexes on the disk name, with whole runs of small frames as one."""
         found: list[tuple[LedgerId, Place]] = []
         for generation in self.index.sealed_generations():
             stem = f"{SEGMENTS_DIR}/{generation:016x}"
@@ -225,7 +226,7 @@ class StorageBackEnd:
         return found
 
     def flip_bit(self, random: Random) -> tuple[LedgerId, Place] | None:
-        """Damage a frame on record, at rest; None if there is none."""
+        """Damage a frame on record, at rest. Return None if there is none."""
         frames = self.frames_on_record()
         if not frames:
             return None
@@ -235,7 +236,8 @@ class StorageBackEnd:
         return ledger_id, place
 
     def eio_on_read(self, random: Random) -> tuple[LedgerId, Place] | None:
-        """A sector of a frame that is served cannot be read any more: on record or not, it is never taken for torn."""
+        """Let a sector of a frame that is served become unreadable. Whether the frame is on record or not, it must
+        never be taken for torn."""
         unsealed = (
             (ledger, place) for ledger in self.index.ledger_ids() for place in unsealed_places(self.index, ledger)
         )
@@ -248,7 +250,7 @@ class StorageBackEnd:
         return ledger_id, place
 
     def lose_file(self, random: Random, kind: str = "segment") -> str | None:
-        """A file of segments (``segment`` or ``idx``) is gone; its path."""
+        """Remove a file of a segment (``segment`` or ``idx``). Return its path."""
         names = [path for path in self.disk.paths() if path.startswith(SEGMENTS_DIR) and path.endswith("." + kind)]
         if not names:
             return None
@@ -257,10 +259,10 @@ class StorageBackEnd:
         return path
 
     def wipe(self, ledgers: Sequence[LedgerId] = (), ended: Sequence[LedgerId] = ()) -> None:
-        """Another, empty disk under the same bookie id, which the operator allowed by removing the cookie.
+        """Replace the disk by an empty one under the same bookie id, which the operator allowed by removing the cookie.
 
         The next start fences ``ledgers`` and puts them in limbo, and fences ``ended``, as a new incarnation must (RULES
-        S8). Done here: the production refuses such a start.
+        S8). This method prepares that, because the product refuses such a start.
         """
         self.opened = None
         self.disk.wipe()
@@ -285,18 +287,18 @@ class StorageBackEnd:
     # --- what checkers ask ------------------------------------------------------------------------------------------
 
     def entries(self, ledger_id: LedgerId, last: EntryId = 1000) -> dict[EntryId, bytes]:
-        """Payloads that are found intact, by id up to ``last``."""
+        """Return the payloads that are found intact, by id up to ``last``."""
         return ask(self, ledger_id, 0, last).found
 
     def newest_segment(self) -> str:
-        """Path of the segment that is being written."""
+        """Return the path of the segment that is being written."""
         generation, _ = self.log.position
         return f"{SEGMENTS_DIR}/{generation:016x}.segment"
 
 
 @dataclass
 class Answer:
-    """What a bookie says of a range of ids."""
+    """The answer of a bookie about a range of ids."""
 
     found: dict[EntryId, bytes] = field(default_factory=dict)
     absent: set[EntryId] = field(default_factory=set)
@@ -304,8 +306,8 @@ class Answer:
 
 
 def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Answer:
-    """Read ids first to last through a fresh production machine on the back end. AssertionError for a wrong payload's
-    digest or an answer that leaves an id out."""
+    """Read the ids ``first`` to ``last`` through a new machine of the product on the back end. Raises AssertionError
+    for a wrong digest of a payload, or for an answer that omits an id."""
     machine, answer = BookieMachine(back_end.holdings, logs=back_end.logs), Answer()
     while first <= last:
         events: deque[ev.Event] = deque([ev.ReadRequested((1, 1), ledger_id, first, last, 0)])
@@ -346,5 +348,5 @@ def _take_trailer(answer: Answer, trailer: ReadTrailer) -> None:
 
 
 def storage_back_end(bookie_id: str, world: object) -> StorageBackEnd:
-    """What a simulated world makes its bookies of in the storage profile."""
+    """Return the back end for a bookie of a simulated world in the storage profile."""
     return StorageBackEnd(bookie_id=bookie_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One scripted life of a bookie's storage: steps, crashes, and what must hold of every answer afterwards."""
+"""One scripted life of a bookie's storage: steps, crashes, and the promises that every later answer must keep."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Event(enum.Enum):
 
 IDLE, STOP, KILL, POWER = Event.IDLE, Event.STOP, Event.KILL, Event.POWER
 Step: TypeAlias = "list[bytes] | Event | Callable[[Life], None]"
-"""Frames of one commit, an event, or whatever else is done to a life."""
+"""A step: the frames of one commit, an event, or a function of the life."""
 NEW_LEDGER = 1_000_000
 NO_BODY = b"\xff" * 16
 
 
 class _Frame(NamedTuple):
-    """What a frame says, taken apart once: the same frames are asked about at every crash point."""
+    """The contents of a frame, decoded once, because every crash point asks about the same frames."""
 
     ledger_id: int
     kind: int
@@ -57,9 +57,9 @@ def _said(frame: bytes) -> _Frame:
 
 
 class Life:
-    """A disk, a metadata store, and what was acked. ``maybe``: given to a commit that nobody heard of; ``denied``: ids
-    by ledger that a bookie called ABSENT and that nobody wrote since (I6: they must stay away). ``expects_damage``: the
-    workload itself damages the disk."""
+    """A disk, a metadata store, and what was acked. ``maybe`` has the frames of commits that were never answered.
+    ``denied`` has the ids, by ledger, that a bookie called ABSENT and that were not written since (I6: they must stay
+    absent). ``expects_damage`` says that the workload itself damages the disk."""
 
     def __init__(self, *, disk: SimDisk | None = None) -> None:
         self.disk, self.store = disk or SimDisk(), own_store()
@@ -68,13 +68,13 @@ class Life:
         self.was_damaged = False
         self.expects_damage = False
         self.denied: defaultdict[int, set[int]] = defaultdict(set)
-        self.drops: dict[int, int] = {}  # ledger: how much was acked when its copy was dropped the last time
-        self.dead_through: dict[int, int] = {}  # ledger: the greatest generation that an acked drop of it names
+        self.drops: dict[int, int] = {}  # ledger: how much was acked when its copy was last dropped
+        self.dead_through: dict[int, int] = {}  # ledger: the greatest generation of an acked drop
         self.recycled = self.compacted = 0
         self.now_s = 0.0
         self.violations: list[str] = []
         self.picture: dict[int, object] = {}
-        self.maintenance: tuple[object, object] | None = None  # of the process it belongs to
+        self.maintenance: tuple[object, object] | None = None  # the maintenance of the process that it belongs to
         self._back_end: StorageBackEnd | None = None
         self._new = 0
 
@@ -117,7 +117,7 @@ class Life:
         self.open()
 
     def commit(self, frames: list[bytes]) -> list[Place]:
-        """As the bookie does: into the log, then into the index, then the ack."""
+        """Commit as the bookie does: write to the log, update the index, and ack."""
         self.maybe += frames
         for one in map(_said, frames):
             self.denied[one.ledger_id] -= one.ids
@@ -139,7 +139,7 @@ class Life:
         return places
 
     def crashes(self, act: Callable[[], None]) -> bool:
-        """Whether the machine stopped in it."""
+        """Return whether the machine stopped during ``act``."""
         try:
             act()
         except SimulatedCrash:
@@ -148,13 +148,13 @@ class Life:
         return False
 
     def crash(self, chance: random.Random, keep: str | None = None, names: str | None = None) -> None:
-        """Power is lost. A point at which the machine is to stop later stays ahead."""
+        """Lose power. A later point at which the machine is to stop stays."""
         self._back_end, ahead = None, self.disk.operations_left
         self.disk.crash(chance, keep, names)
         self.disk.crash_at(ahead)
 
     def kill(self) -> None:
-        """The process ends. A point at which the machine is to stop later stays ahead."""
+        """End the process. A later point at which the machine is to stop stays."""
         self._back_end, ahead = None, self.disk.operations_left
         self.disk.kill()
         self.disk.crash_at(ahead)
@@ -165,9 +165,10 @@ class Life:
         return sorted({_said(frame).ledger_id for frame in (*self.acked, *self.maybe)})
 
     def check(self, *, damaged: bool = False, more: bool = True, lost: Iterable[int] = ()) -> None:
-        """Everything acked is found, nothing invented; what is found now is acked from here on, since a reader may have
-        seen it. ``damaged``: UNKNOWN and limbo are right as well, ABSENT is not. ``more``: the log goes on. ``picture``
-        is then what the bookie says of every ledger that a test wrote to."""
+        """Check that everything acked is found and nothing invented. Whatever is found counts as acked from now on,
+        because a reader may have seen it. With ``damaged``, UNKNOWN and limbo are also right, but ABSENT is not. With
+        ``more``, the log goes on. ``picture`` is then the answer of the bookie about every ledger that a test wrote
+        to."""
         self.picture.clear()
         if not damaged and not self.expects_damage:
             assert not self.back_end.report.damage, self.back_end.report.damage
@@ -183,7 +184,8 @@ class Life:
             self.commit([entries(NEW_LEDGER, [self._new])])
 
     def _check_dead(self) -> None:
-        """No sealed segment up to a drop's generation counts on what it has of the ledger: its space comes back."""
+        """Check that no sealed segment up to a drop's generation counts the ledger's frames as live, so that their
+        space comes back."""
         index = self.back_end.index
         for ledger_id, through in self.dead_through.items():
             for generation in index.sealed_generations():
@@ -191,7 +193,7 @@ class Life:
                 assert not dead, f"segment {generation} counts on ledger {ledger_id}, which was dropped"
 
     def acked_ids(self, ledger_id: int) -> set[int]:
-        """Entries of a ledger that were acked."""
+        """Return the entries of a ledger that were acked."""
         return self._ids(self.acked, ledger_id)
 
     def _ids(self, frames: list[bytes], ledger_id: int) -> set[int]:
@@ -259,11 +261,12 @@ class Life:
         self._check_bits(ledger_id, facts.trouble, damaged)
 
     def _carried_lac(self, ledger_id: int) -> int:
-        """The greatest LAC that an acked frame of entries carries."""
+        """Return the greatest LAC that an acked frame of entries carries."""
         return max((one.lac for one in map(_said, self.acked) if one.ledger_id == ledger_id), default=-1)
 
     def _check_bits(self, ledger_id: int, trouble: Reason, damaged: bool) -> None:
-        """Limbo is for ever; a dropped copy says so, and nothing more; nobody else is in trouble on a healthy disk."""
+        """Check that limbo is permanent, that a dropped copy reports only that, and that no other ledger is in trouble
+        on a healthy disk."""
         limbo, dropped = FrameKind.LIMBO, FrameKind.COPY_DROPPED
         if len(set(self._records(self.acked, ledger_id, FrameKind.LEDGER_KEY))) > 1:
             return
@@ -277,7 +280,8 @@ class Life:
             assert any(self._records(sent, ledger_id, kind) for kind in causes), f"ledger {ledger_id}: {trouble.name}"
 
     def _settle_maybe(self) -> None:
-        """What was in doubt and is here may have been told to somebody: it stays (I8, I5). The rest may stay away."""
+        """Settle what was in doubt. Whatever is here may have been answered to a reader, so it must stay (I8, I5). The
+        rest may stay absent."""
         kept: list[bytes] = []
         for frame in self.maybe:
             one = _said(frame)
@@ -294,5 +298,5 @@ class Life:
 
 
 def drop(ledger_id: int, life: Life) -> None:
-    """The copy is given up, as who gives it up must do it: what stands of it in sealed segments is dead."""
+    """Give up the ledger's copy as the product does. Its frames in sealed segments are then dead."""
     life.commit([drop_record(ledger_id, life.back_end.index.newest_sealed)])

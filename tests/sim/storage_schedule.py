@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random schedules of one bookie: production machine and storage, a simulated disk, crashes and damage, from a seed.
+"""Random schedules of one bookie: the product's machine and storage, a simulated disk, crashes and damage, from a seed.
 
-:func:`run_storage_schedule` raises :class:`Violation` when an answer breaks a promise: an acked entry denied or gone
-(I8, I9), a fence or key forgotten (I5), a normal entry stored after it was denied to a fencer (I6), bytes that nobody
-wrote (I10), UNKNOWN on a healthy disk.
+:func:`run_storage_schedule` raises :class:`Violation` if an answer breaks a promise: an acked entry denied or gone (I8,
+I9), a fence or key forgotten (I5), a normal entry stored after it was denied in a fencing read (I6), bytes that were
+never written (I10), UNKNOWN on a healthy disk.
 
-Over 400 lines because one bookie's life and the memory of what it promised are one story.
+This file has over 400 lines because one bookie's life and the memory of its promises are one story.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
 from tests.sim.storage_upkeep import assert_covered, maintenance_on
 
 LEDGERS = 3
-"""Ledgers in use at a time; a new one comes in the place of one that is deleted."""
+"""The number of ledgers in use at a time. A new one replaces one that is deleted."""
 PROFILES = (
     "crashes",
     "crashes",
@@ -51,12 +51,12 @@ _LIMITS = MachineLimits(
 
 
 class Violation(AssertionError):
-    """A promise was broken; the message names seed, step and ledger."""
+    """Raised for a broken promise. The message names seed, step and ledger."""
 
 
 @dataclass
 class Outcome:
-    """What one schedule did. ``fingerprint`` is the same for the same seed."""
+    """The results of one schedule. ``fingerprint`` is equal for the same seed."""
 
     seed: int
     profile: str
@@ -70,13 +70,14 @@ class Outcome:
 class _Session:
     ledger_id: int
     mode: AttachMode
-    frames: list[tuple[list[int], bool]] = field(default_factory=list)  # ids; offered after a fence was answered
+    # (ids, whether offered after a fence was answered)
+    frames: list[tuple[list[int], bool]] = field(default_factory=list)
     durable: int = 0
 
 
 @dataclass
 class _Request:
-    """A read or fence under way, with what had been acked when it was asked."""
+    """A read or fence under way, with the entries that were acked before it."""
 
     ledger_id: int
     first: int
@@ -87,7 +88,7 @@ class _Request:
 
 
 def run_storage_schedule(seed: int, steps: int = 120) -> Outcome:
-    """One schedule; raises Violation."""
+    """Run one schedule. Raises Violation."""
     run = _Run(seed)
     try:
         return run.run(steps)
@@ -96,7 +97,7 @@ def run_storage_schedule(seed: int, steps: int = 120) -> Outcome:
 
 
 class _Run:
-    """One bookie's life, and everything that was promised."""
+    """One bookie's life, and all promises that it made."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -104,14 +105,14 @@ class _Run:
         self.back_end = StorageBackEnd(segment_bytes=self.chance.choice((32, 64, 64, 128)) << 10)
         self.acked: dict[int, set[int]] = defaultdict(set)
         self.offered: dict[int, set[int]] = defaultdict(set)
-        self.recovered: dict[int, set[int]] = defaultdict(set)  # offered by a recoverer
+        self.recovered: dict[int, set[int]] = defaultdict(set)  # ids that a recoverer offered
         self.shown: dict[int, set[int]] = defaultdict(set)
-        self.denied: dict[int, set[int]] = defaultdict(set)  # to a fencer
+        self.denied: dict[int, set[int]] = defaultdict(set)  # ids that were denied in a fencing read
         self.fenced: set[int] = set()
         self.keyed: set[int] = set()
         self.lacs: dict[int, int] = {}  # durable explicit LACs
         self.ledgers = list(range(1, LEDGERS + 1))
-        self.deleting: dict[int, bool] = {}  # by ledger: whether its record is durable
+        self.deleting: dict[int, bool] = {}  # by ledger: whether the record of its deletion is durable
         self.now_s = 0.0
         self.uncovered = ""
         self.damaged = False
@@ -133,23 +134,23 @@ class _Run:
     # --- the process ---
 
     def begin(self) -> None:
-        """A new process over what is open."""
+        """Start a new process on the open storage."""
         self.machine = BookieMachine(self.back_end.holdings, _LIMITS)
         self.queue: list[bytes | memoryview] = []
         self.reads: deque[ev.ReadFrames | ev.ReadMemberships] = deque()
         self.sessions: dict[tuple[int, int], _Session] = {}
         self.requests: dict[ev.RequestId, _Request] = {}
-        self.hinted: dict[int, int] = {}  # the greatest of each ledger
-        self.persisting: dict[int, int] = {}  # given to the log
+        self.hinted: dict[int, int] = {}  # the greatest LAC hinted for each ledger
+        self.persisting: dict[int, int] = {}  # LACs that were given to the log
         self.lac_timer = False
-        self.deleting_now: set[int] = set()  # in the queue to the log
+        self.deleting_now: set[int] = set()  # ledgers whose deletion is in the queue to the log
         self.failed = False
         self.numbers = 0
         self.streams += 2
         self.maintenance = maintenance_on(self.back_end._open, lambda: self.now_s, self.release, self.recycled)
 
     def restart(self) -> None:
-        """Open again, perhaps with more crashes on the way, and look at everything."""
+        """Open the storage again, perhaps with more crashes on the way, and check everything."""
         chance, disk = self.chance, self.back_end.disk
         for _ in range(3):
             if chance.random() < 0.2:
@@ -214,7 +215,7 @@ class _Run:
                         self.answered(effect)
 
     def note_lacs(self, frames: Sequence[bytes | memoryview]) -> None:
-        """What is durable once everything in the queue is."""
+        """Note the LACs that are durable once everything in the queue is."""
         for frame in frames:
             header = parse_header(frame)
             if header.kind == FrameKind.LAC:
@@ -249,7 +250,7 @@ class _Run:
         self.offered[ledger_id].update(ids)
         if session.mode is AttachMode.RECOVER:
             self.recovered[ledger_id].update(ids)
-        # One payload for each id, whoever writes it: the size must not depend on the frame.
+        # Each id has one payload, whichever client writes it, so the size must not depend on the frame.
         batch = EntryBatch.from_list([payload_of(ledger_id, i, 60 + i * 37 % 1500) for i in ids])
         frame = encode_frame(
             batch, digester=Digester(DigestType.CRC32C, b"", ledger_id), ledger_id=ledger_id, first_entry_id=first,
@@ -278,14 +279,14 @@ class _Run:
         del self.queue[: len(group)]
         self.outcome.counts["groups"] += 1
         self.feed(ev.GroupCommitted(places))
-        if not self.queue:  # everything given to the log is durable
+        if not self.queue:  # then everything given to the log is durable
             self.lacs.update({i: max(lac, self.lacs.get(i, -1)) for i, lac in self.persisting.items()})
             self.persisting.clear()
             self.deleting.update(dict.fromkeys(self.deleting_now, True))
             self.deleting_now.clear()
 
     def delete(self) -> None:
-        """A ledger is found to be deleted, for good."""
+        """Delete a ledger for good."""
         at = self.chance.randrange(len(self.ledgers))
         if self.failed or not self.acked[self.ledgers[at]]:
             return
@@ -296,7 +297,7 @@ class _Run:
         self.outcome.counts["ledgers deleted"] += 1
 
     def maintain(self) -> None:
-        """Time passes, and some of what is due is done."""
+        """Let time pass, and do some of the work that is due."""
         if self.failed:
             return
         maintenance, disk = self.maintenance, self.back_end.disk
@@ -314,7 +315,7 @@ class _Run:
         self.need(ill or maintenance.tasks.errors == errors, "maintenance failed on a healthy disk")
 
     def release(self, generation: int) -> None:
-        """As the reader thread does: what was asked for before is read first."""
+        """Release a segment as the reader thread does, after the reads that were requested before."""
         while self.reads:
             self.serve()
         self.back_end._open.reader.release(generation)
@@ -333,7 +334,7 @@ class _Run:
         self.feed(ev.CommitFailed(Reason.STORAGE_FAILED, error.what, True))
 
     def serve(self) -> None:
-        """The reader thread does some of its work."""
+        """Do some of the reader thread's work."""
         for _ in range(self.chance.randint(1, 3)):
             if self.reads:
                 effect = self.reads.popleft()
@@ -360,7 +361,7 @@ class _Run:
         self.feed(ev.FenceRequested(self.request(ledger_id, 0, -1, True), ledger_id, bytes([ledger_id] * 20)))
 
     def hint(self) -> None:
-        """The writer says its LAC; later the timer makes it durable."""
+        """Send a writer's LAC. The timer makes it durable later."""
         ledger_id = self.chance.choice(self.ledgers)
         if self.lac_timer and self.chance.random() < 0.7:
             self.lac_timer = False
@@ -408,7 +409,7 @@ class _Run:
         self.back_end.crash(self.chance)
 
     def restore_copy(self) -> None:
-        """An older copy of the disk is mounted, which must be refused; then the right one again."""
+        """Mount an older copy of the disk, which must be refused, and then the right one again."""
         disk = self.back_end.disk
         disk.crash(self.chance)
         now = disk.snapshot()
@@ -447,7 +448,8 @@ class _Run:
         self.heard("damage", self.damaged)
 
     def lose_file(self) -> None:
-        """One file, found gone at the next start; one at a time, so that something still tells of it."""
+        """Remove one file before the next start. Only one is removed at a time, so that other files still show what is
+        lost."""
         if self.outcome.counts["files lost"]:
             return
         back_end, chance = self.back_end, self.chance
@@ -536,7 +538,7 @@ class _Run:
     # --- after a restart ---
 
     def verify(self) -> None:
-        """Every promise, asked of the new process."""
+        """Check every promise with the new process."""
         for ledger_id, durable in self.deleting.items():
             facts = self.back_end.holdings.facts(ledger_id)
             self.need(facts.deleted or not durable or self.damaged, f"the tombstone of ledger {ledger_id} is lost")

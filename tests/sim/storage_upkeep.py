@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a scripted life that give space back: checkpoints, drained segments, compaction, all maintenance (S4)."""
+"""Steps of a scripted life that free space: checkpoints, drained segments, compaction, all maintenance (S4)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from tests.sim.storage import DATA_DIR, SEGMENTS_DIR
 from tests.sim.storage_life import Life
 
 STEP_BYTES = 4096
-"""So that a checkpoint of a few ledgers takes more than one step."""
+"""The bytes of one step. A checkpoint of a few ledgers takes more than one step."""
 LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
 
 
 def maintenance_on(
     opened: OpenStorage, now_s: Callable[[], float], release: Callable[[int], None], recycled: Callable[[int], None]
 ) -> Maintenance:
-    """The production's maintenance of a directory that is open. ``recycled`` hears what the pool gets back."""
+    """Return the product's maintenance of an open directory. ``recycled`` is called with the segments that the pool
+    gets back."""
     recycle = opened.log.pool.recycle
 
     def heard(generation: int) -> None:
@@ -48,7 +49,7 @@ def maintenance_on(
 
 
 def maintenance_of(life: Life) -> Maintenance:
-    """That of the life's present process; its clock is the life's."""
+    """Return the maintenance of the life's present process, with the life's clock."""
     opened = life.back_end._open
     if life.maintenance is None or life.maintenance[0] is not opened:
         made = maintenance_on(opened, lambda: life.now_s, opened.reader.release, partial(_note_recycled, life))
@@ -62,12 +63,12 @@ def _note_recycled(life: Life, generation: int) -> None:
     life.recycled += 1
     try:
         assert_covered(life.disk, generation)
-    except AssertionError as error:  # maintenance takes errors for something to be tried again
+    except AssertionError as error:  # maintenance would regard the error as one to try again
         life.violations.append(str(error))
 
 
 def maintain(life: Life, *, steps: int = 1000) -> None:
-    """Time passes, and all that is due is done, or so many steps of it."""
+    """Let time pass, and do all work that is due, or ``steps`` steps of it."""
     maintenance = maintenance_of(life)
     errors, compacted = maintenance.tasks.errors, maintenance.compaction.compactor.stats.segments
     for _ in range(4):
@@ -81,14 +82,14 @@ def maintain(life: Life, *, steps: int = 1000) -> None:
 
 
 def beside_commits(groups: Sequence[list[bytes]], life: Life) -> None:
-    """A few steps of maintenance between one commit and the next."""
+    """Do a few steps of maintenance between one commit and the next."""
     for frames in groups:
         life.commit(frames)
         maintain(life, steps=2)
 
 
 def compacting_beside(groups: Sequence[list[bytes] | Callable[[Life], None]], life: Life) -> None:
-    """A commit after each smallest step of compaction, until that has nothing more to do."""
+    """Commit after each smallest step of compaction, until compaction has nothing more to do."""
     maintenance, waiting = maintenance_of(life), list(groups)
     while maintenance.compaction.compactor.step(1) or waiting:
         maintenance.space.note_drained(maintenance.compaction.compactor.take_drained())
@@ -98,17 +99,17 @@ def compacting_beside(groups: Sequence[list[bytes] | Callable[[Life], None]], li
 
 
 def look(life: Life) -> None:
-    """Everything is asked of the process that did all this, not only of the next."""
+    """Check everything with the process that did all this, and not only with the next one."""
     life.check(more=False)
 
 
 def checkpointer_of(life: Life) -> Checkpointer:
-    """That of the life's maintenance."""
+    """Return the checkpointer of the life's maintenance."""
     return maintenance_of(life).space.checkpointer
 
 
 def checkpoint(life: Life) -> None:
-    """Write a checkpoint, to its end; a disk that is full may have no room for it."""
+    """Write a checkpoint to its end. A full disk may have no room for it."""
     checkpointer = checkpointer_of(life)
     if checkpointer.start():
         while checkpointer.busy:
@@ -132,7 +133,7 @@ def give_back(life: Life) -> None:
 
 
 def assert_covered(disk: SimDisk, generation: int) -> None:
-    """I11, by what is durable on the disk at this moment and by nothing else."""
+    """Check I11 by what is durable on the disk at this moment, and by nothing else."""
     number = decode_identity(disk.durable_bytes(f"{DATA_DIR}/IDENTITY")).checkpoint
     path = f"{SEGMENTS_DIR}/{checkpoint_name(number)}"
     assert path in disk.paths(), f"IDENTITY names checkpoint {number}, which is not durable"
@@ -142,7 +143,7 @@ def assert_covered(disk: SimDisk, generation: int) -> None:
 
 
 def some_recycled(count: int) -> Callable[[Life], None]:
-    """The script does what it is there for: otherwise it would prove nothing."""
+    """Check that the script recycled at least ``count`` segments. Otherwise it would prove nothing."""
 
     def step(life: Life) -> None:
         assert life.recycled >= count, f"{life.recycled} segments were recycled, not {count}"
@@ -151,7 +152,7 @@ def some_recycled(count: int) -> Callable[[Life], None]:
 
 
 def some_compacted(count: int) -> Callable[[Life], None]:
-    """The same of segments that were rewritten."""
+    """Check that the script compacted at least ``count`` segments."""
 
     def step(life: Life) -> None:
         assert life.compacted >= count, f"{life.compacted} segments were compacted, not {count}"
@@ -160,7 +161,7 @@ def some_compacted(count: int) -> Callable[[Life], None]:
 
 
 def lose_checkpoint(life: Life) -> None:
-    """The newest checkpoint is gone, or cannot be read, after a power loss."""
+    """Lose power, and lose the newest checkpoint or its readability."""
     life.crash(random.Random(1), "everything")
     paths = [path for path in life.disk.paths() if path.endswith(".checkpoint")]
     if paths:

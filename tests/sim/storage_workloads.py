@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripted lives of a bookie's storage, each about one thing that a crash may cut in two.
+"""Scripted lives of a bookie's storage, each about one thing that a crash may interrupt.
 
 A step is a list of frames (one commit), an event, or a function of the life. ``crash_points.py`` stops the machine at
-every operation of each of them.
+every operation of each life.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def deleted(ledger_id: int) -> bytes:
 
 
 def denying(ledger_id: int, last: int) -> Callable[[Life], None]:
-    """Somebody is told which ids are not here: they must stay away (I6)."""
+    """Return a step that asks the bookie which ids are not here. These ids must stay absent (I6)."""
 
     def step(life: Life) -> None:
         life.denied[ledger_id] |= ask(life.back_end, ledger_id, 0, last).absent
@@ -33,7 +33,8 @@ def denying(ledger_id: int, last: int) -> Callable[[Life], None]:
 
 
 def asking_one_by_one(ledger_id: int, last: int) -> Callable[[Life], None]:
-    """Each acked entry by itself: what lies inside a larger frame must not hide the rest of it (S2)."""
+    """Return a step that reads each acked entry by itself. A frame inside a larger one must not hide the rest of that
+    one (S2)."""
 
     def step(life: Life) -> None:
         acked = life.acked_ids(ledger_id)
@@ -52,7 +53,7 @@ def disk_full(full: bool) -> Callable[[Life], None]:
 
 
 def perhaps_refused(frames: list[bytes]) -> Callable[[Life], None]:
-    """A commit that a full disk may refuse; then nothing of it was written."""
+    """Return a commit that a full disk may refuse. Then nothing of it may be written."""
 
     def step(life: Life) -> None:
         try:
@@ -64,7 +65,8 @@ def perhaps_refused(frames: list[bytes]) -> Callable[[Life], None]:
 
 
 def failing_sync(frames: list[bytes]) -> Callable[[Life], None]:
-    """The sync of this commit fails and later ones lie: the bookie ends, the next process starts on the page cache."""
+    """Return a commit whose sync fails, while later syncs falsely succeed. The bookie ends, and the next process starts
+    on the page cache."""
 
     def step(life: Life) -> None:
         life.disk.faults.syncs = 1
@@ -80,7 +82,7 @@ def failing_sync(frames: list[bytes]) -> Callable[[Life], None]:
 
 
 def lose(kind: str, number: int, life: Life) -> None:
-    """A file of segments is gone after a power loss."""
+    """Lose power and a file of a segment."""
     life.crash(_NO_CHANCE, "everything")
     paths = [path for path in life.disk.paths() if path.startswith(SEGMENTS_DIR) and path.endswith(kind)]
     life.expects_damage |= kind == "segment"
@@ -90,7 +92,7 @@ def lose(kind: str, number: int, life: Life) -> None:
 
 
 def flip(life: Life) -> None:
-    """A bit of a frame on record changes while the bookie is down."""
+    """Flip a bit of a frame on record while the bookie is down."""
     life.expects_damage = True
     life.back_end.flip_bit(_NO_CHANCE)
     life.crash(_NO_CHANCE, "everything")
@@ -98,7 +100,7 @@ def flip(life: Life) -> None:
 
 
 class _NoChance:
-    """Where nothing is to be drawn: always the same answers."""
+    """A source of randomness that always gives the same answers."""
 
     def random(self) -> float:
         return 0.0
@@ -324,4 +326,4 @@ WORKLOADS: dict[str, list[Step]] = {
     ],
     **MAINTAINED,
 }
-"""By name."""
+"""The workloads by name."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata store of a simulated world: the production store over its tree in memory, reached over a bad line.
+"""The metadata store of a simulated world: the product's store over its tree in memory, reached over a bad line.
 
-A call takes time to arrive and its answer takes time to return; between the two it is carried out, all at once. It may
-find the store away (not applied), lose its answer (applied or not), or read an older record than the newest, or none,
-though never an older one than this client has seen, as a follower of ZooKeeper may answer. What lags is the tree: the
-second looks of the production store (RULES M5) are part of the world.
+A call takes time to arrive, and its answer takes time to return. Between the two it is carried out, all at once. It may
+find the store away (not applied), lose its answer (applied or not), or read an older record than the newest, or none.
+As a follower of ZooKeeper, it never returns a record older than one that this client has seen. The tree lags, so the
+second looks of the product's store (RULES M5) are part of the world.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Record = Versioned[LedgerMetadata]
 
 
 class MarkedCluster(MemoryCluster):
-    """Counts the changes of marks, so that nobody lists them again for nothing."""
+    """Counts the changes of marks, so that marks that did not change are not listed again."""
 
     changes = 0
 
@@ -62,7 +62,8 @@ class MarkedCluster(MemoryCluster):
 
 
 class SimStore:
-    """The one store of a world; clients reach it by name. ``on_write`` hears every record that was written."""
+    """The only store of a world. Clients reach it by name. ``on_write`` is called with every record that was
+    written."""
 
     def __init__(self, scheduler: Scheduler, knobs: Knobs) -> None:
         self.scheduler, self.knobs = scheduler, knobs
@@ -70,24 +71,25 @@ class SimStore:
         self.store = MemoryStore(self.cluster)
         self.store._ids = IdGenerator(self.store.tree, DEFAULT_ROOT, clock=lambda: scheduler.now / 1000)
         self.store.initialize_cluster()
-        self.registered: dict[BookieId, None] = {}  # writable ones, in a fixed order
+        self.registered: dict[BookieId, None] = {}  # the writable bookies, in a fixed order
         self.on_write: Callable[[LedgerId, Record | None, str], None] = lambda *_: None
         self.closed_by: dict[LedgerId, str] = {}
         self._history: dict[LedgerId, list[Record]] = {}
         self._seen: dict[tuple[str, LedgerId], int] = {}
         self._away: set[str] = set()
-        self.is_down = False  # nobody reaches it
+        self.is_down = False  # no client reaches it
         self._marks: tuple[int, dict[LedgerId, tuple[BookieId, ...]]] = -1, {}
         self._watches: dict[LedgerId, list[tuple[str, Callable[[Record | None], None]]]] = {}
-        self.lose_next: dict[str, list[bool]] = {}  # scripts: client → whether the write is applied
+        self.lose_next: dict[str, list[bool]] = {}  # for scripts: client → whether the write is applied
 
     # --- at once, for the world ---
 
     def create(self, metadata: LedgerMetadata, by: str) -> tuple[LedgerId, Record]:
-        """Make a ledger's record; the store's own retries settle an answer that is lost (MUST 8, D22)."""
+        """Make a ledger's record. The store's own retries settle a lost answer (MUST 8, D22)."""
         loss = self._loss(by)
         if loss is not None:
-            self.store.tree._losses += [None] * self.scheduler.random.randrange(8)  # of the writes a create is made of
+            # for the writes of which a create consists
+            self.store.tree._losses += [None] * self.scheduler.random.randrange(8)
             self.store.tree.lose_next_answer(applied=loss)
         try:
             ledger_id, record = self.store.create_ledger(metadata)
@@ -101,11 +103,11 @@ class SimStore:
         return ledger_id, record
 
     def orphans(self) -> list[LedgerId]:
-        """Records that nobody knows of."""
+        """Return the records whose creator does not know them."""
         return [found for found in self.store.list_ledgers() if found not in self._history]
 
     def newest(self, ledger_id: LedgerId) -> Record | None:
-        """The record as it stands; None if it was deleted."""
+        """Return the present record, or None if it was deleted."""
         history = self._history[ledger_id]
         return history[-1] if history else None
 
@@ -117,7 +119,7 @@ class SimStore:
             self._tell(ledger_id, None)
 
     def away(self, client: str, is_away: bool) -> None:
-        """A client cannot reach the store, or can again."""
+        """Set whether a client can reach the store."""
         (self._away.add if is_away else self._away.discard)(client)
 
     def is_away(self, client: str) -> bool:
@@ -140,17 +142,17 @@ class SimStore:
         self.store.mark_underreplicated(ledger_id, bookies)
 
     def marked(self, ledger_id: LedgerId) -> tuple[BookieId, ...]:
-        """The bookies that are known to miss copies of a ledger."""
+        """Return the bookies that are marked as lacking copies of a ledger."""
         return self.marks().get(ledger_id, ())
 
     def marks(self) -> dict[LedgerId, tuple[BookieId, ...]]:
-        """The bookies that each mark names."""
+        """Return the bookies that each mark names."""
         if self._marks[0] != self.cluster.changes:
             self._marks = self.cluster.changes, dict(self.store.list_underreplicated())
         return self._marks[1]
 
     def watch(self, client: str, ledger_id: LedgerId, call: Callable[[Record | None], None]) -> BookKeeperError | None:
-        """Set a watch; what stands in the way."""
+        """Set a watch. Return the error that prevents it, or None."""
         if self.is_away(client):
             return MetadataUnavailableError("the store is away", value=client, outcome=Outcome.NOT_APPLIED)
         if not self._history[ledger_id]:
@@ -182,7 +184,7 @@ class SimStore:
     def write_repaired(
         self, client: str, ledger_id: LedgerId, metadata: LedgerMetadata, version: int, feed: Feed, locker: MemoryStore
     ) -> None:
-        """A write that needs the lock of this session, looked at in the same step."""
+        """Write if this session holds the lock, which is checked in the same step."""
 
         def write() -> Any:
             stat = locker.tree.exists(locker._lock_of(ledger_id))
@@ -209,7 +211,7 @@ class SimStore:
             self._sync(ledger_id, client)
             return MetadataCallFailed(error)
         finally:
-            self.store.tree._losses.clear()  # a write that was refused has nothing to lose
+            self.store.tree._losses.clear()  # a refused write has no answer to lose
         self._sync(ledger_id, client)
         self._seen[client, ledger_id] = record.version
         return MetadataWritten(record)
@@ -222,7 +224,7 @@ class SimStore:
         return random.random() < 0.5 if random.random() < self.knobs.store_answer_lost else None
 
     def _sync(self, ledger_id: LedgerId, by: str) -> None:
-        """Take note of what stands in the store now."""
+        """Note the present state of the store."""
         history = self._history[ledger_id]
         if not history:
             return
@@ -258,7 +260,7 @@ class SimStore:
     def read_synced(
         self, client: str, ledger_id: LedgerId, feed: Feed, read: Callable[[MemoryStore, LedgerId], Record]
     ) -> None:
-        """The record as new as the call, closed or not: ``read`` sees to that, on a server that may lag."""
+        """Read a record that is as new as the call, closed or not. ``read`` ensures this on a server that may lag."""
         label = f"{client} syncs and reads the record"
         self._call(client, label, lambda: self._read_newest(client, ledger_id, read), feed)
 
@@ -276,7 +278,7 @@ class SimStore:
         return MetadataRead(record)
 
     def _lag(self, ledger_id: LedgerId, record: Record | None) -> None:
-        """The server that answers next has this one, or none yet."""
+        """Let the server that answers next have this record, or none."""
         behind, path = self.cluster.copy(), self.store._znode_of(ledger_id)
         node = behind._nodes[path]
         if record is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rare states that a set of runs has to reach, by profile: one that is never reached proves nothing."""
+"""The rare states that a set of runs has to reach, by profile. A profile that never reaches a state proves nothing
+about it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One simulated world: bookies, a store, clients, and a run of two phases.
+"""One simulated world: bookies, a store and clients. A run has two phases.
 
-*Chaos*: writers, tails and recoverers at work while things go wrong. *Peace*: everything is healed but for what is dead
-for good; then recovery has to close every ledger, every entry has to be readable, and nothing may have been lost
-(liveness). Everything random comes from the seed.
+*Chaos*: writers, tails and recoverers work while things go wrong. *Peace*: everything is healed except what is dead for
+good. Then recovery has to close every ledger, every entry has to be readable, and nothing may have been lost
+(liveness). All random choices follow from the seed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from tests.sim.scheduler import Scheduler
 from tests.sim.store import SimStore
 
 STEPS_MAX = 60_000
-"""More than any honest run needs: who gets here does not end."""
+"""The maximum number of steps. It is more than any correct run needs, so a run that reaches it does not end."""
 
 PEACE_MS = 120_000.0
-"""Within this virtual time after the faults stop everything must be recovered and read."""
+"""The virtual time in milliseconds, after the faults stop, within which everything must be recovered and read."""
 
 
 class World:
-    """Made of a seed and knobs. Scripts act through ``writer``, ``recover``, ``tail``, ``hold`` and ``run``."""
+    """A world made from a seed and knobs. Scripts act through ``writer``, ``recover``, ``tail``, ``hold`` and
+    ``run``."""
 
     checked_by: type[Checker] = Checker
     stored_by: type[SimStore] = SimStore
@@ -60,7 +61,8 @@ class World:
         self.store.on_write = self.checker.on_write
         self.digest_type = self.random.choice((DigestType.CRC32C, DigestType.CRC32C, DigestType.MAC, DigestType.CRC32))
         self.hosts: list[Host] = []
-        self.crippled: dict[BookieId, None] = {}  # lost or damaged something, or are dead for good: at most Qa − 1
+        # bookies that lost or damaged something or are dead for good; at most Qa − 1
+        self.crippled: dict[BookieId, None] = {}
         self._clients = 0
         self._made = back_end or (lambda name, world: MemoryBackEnd())
         for number in range(knobs.ensemble_size + knobs.spares):
@@ -80,13 +82,13 @@ class World:
         return self.network.bookies
 
     def session_numbers(self) -> Callable[[], int]:
-        """Numbers that no other client uses, so that a session tells whose it is."""
+        """Return session numbers that no other client uses, so that a session number identifies its client."""
         self._clients += 1
         numbers: Iterator[int] = iter(range((self._clients << 16) + 1, (self._clients + 1) << 16))
         return numbers.__next__
 
     def begin(self) -> None:
-        """The plan is laid."""
+        """Begin the run with the planned work."""
 
     # --- who takes part ---
 
@@ -141,15 +143,16 @@ class World:
             self.store.registered[name] = None
 
     def may_cripple(self, name: BookieId) -> bool:
-        """The fault atlas: what Qa − 1 bookies lose, the protocol has to survive; more it has not."""
+        """Return whether the bookie may lose something. The protocol survives losses of Qa − 1 bookies, and need not
+        survive more."""
         if name not in self.crippled and len(self.crippled) >= self.knobs.ack_quorum - 1:
             return False
         self.crippled[name] = None
         return True
 
     def wipe(self, name: BookieId) -> None:
-        """The bookie comes back with an empty disk, under the same id: fenced and in limbo (RULES S8). One of Apache's
-        does not come back so: its cookie is missing."""
+        """Let the bookie come back with an empty disk under the same id, fenced and in limbo (RULES S8). One of
+        Apache's does not come back so, because its cookie is missing."""
         bookie = self.bookies[name]
         if isinstance(bookie, ApacheSimBookie) or not self.may_cripple(name):
             return
@@ -162,7 +165,7 @@ class World:
     def _after_a_loss(
         self, records: Mapping[LedgerId, LedgerMetadata], bookie: BookieId
     ) -> tuple[list[LedgerId], list[LedgerId]]:
-        """Which ledgers a bookie puts in limbo that lost its disk, and which it fences besides."""
+        """Return which ledgers a bookie that lost its disk puts in limbo, and which others it fences."""
         naming = [i for i, record in records.items() if self._names(record, bookie)]
         ended = [i for i, record in records.items() if i not in naming and record.state is not LedgerState.OPEN]
         return naming, ended
@@ -171,7 +174,7 @@ class World:
         return any(bookie in fragment.ensemble for fragment in metadata.fragments)
 
     def flip_bit(self, name: BookieId) -> None:
-        """Bit rot in a copy at rest."""
+        """Flip a bit in a copy at rest."""
         bookie = self.bookies[name]
         if not bookie.alive or not self.may_cripple(name):
             return
@@ -190,13 +193,13 @@ class World:
             self.scheduler.release(lane)
 
     def links(self, client: str, bookie: BookieId) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Lanes from a client to a bookie, and back."""
+        """Return the lanes from a client to a bookie, and back."""
         return (f"{client}>{bookie}", f"{client}?{bookie}"), (f"{bookie}>{client}", f"{bookie}?{client}")
 
     # --- running ---
 
     def run(self, until_ms: float | None = None) -> None:
-        """Let things happen until nothing is left, or until this virtual time."""
+        """Run until nothing is left to happen, or until this virtual time."""
         scheduler = self.scheduler
         while True:
             if scheduler.steps > STEPS_MAX:
@@ -215,7 +218,7 @@ class World:
     # --- peace ---
 
     def heal(self) -> None:
-        """Everything works again, but for what is dead for good."""
+        """End all faults, except those of bookies that are dead for good."""
         self.scheduler.note("--- peace ---")
         self.release()
         for name, bookie in self.bookies.items():
@@ -246,7 +249,7 @@ class World:
         self.scheduler.calm()
 
     def settle(self) -> None:
-        """Liveness: every ledger is recovered and closed, and every entry of it is read, within PEACE_MS."""
+        """Check liveness: every ledger is recovered and closed, and every entry of it is read, within PEACE_MS."""
         deadline = self.scheduler.now + PEACE_MS
         while any(isinstance(host, WriterHost) and host.busy for host in self.hosts) and self.scheduler.now < deadline:
             self.run_for(100)
@@ -283,7 +286,7 @@ class World:
         return next(iter(self.bookies.values())).back_end
 
     def _read_all(self, ledger_id: LedgerId, name: str) -> None:
-        """Every entry of a closed ledger, through the public reader's machine."""
+        """Read every entry of a closed ledger through the public reader's machine."""
         truth, deadline = self.checker.truth(ledger_id), self.scheduler.now + PEACE_MS
         assert truth.record is not None
         ends: list[BookKeeperError | None] = []
@@ -299,7 +302,7 @@ class World:
             raise Violation("I2", f"ledger {ledger_id} cannot be read: {ends[0]!r}")
 
     def _restarted(self, ledger_id: LedgerId) -> None:
-        """A restart of every bookie changes nothing."""
+        """Check that a restart of every bookie changes nothing."""
         for name, bookie in self.bookies.items():
             if bookie.alive:
                 bookie.kill(in_commit=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie of the search: the production machine over a store in memory that survives crashes, and the promises that
-it alone can break (I5, I6, I7, I9, I10, P1)."""
+"""A bookie of the search: the product's machine over a store in memory that survives crashes, and checks of the
+promises that the bookie alone can break (I5, I6, I7, I9, I10, P1)."""
 
 from __future__ import annotations
 
@@ -33,21 +33,22 @@ IDS = range(8)  # ids that any scope may use
 
 @dataclass(frozen=True, slots=True)
 class CommitNext:
-    """The log makes durable what was given to it, up to the next frame of entries or fence."""
+    """The log makes its frames durable, up to the next frame of entries or fence."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitAll:
-    """The log makes everything durable that was given to it."""
+    """The log makes all its frames durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The process dies and starts again with what was durable."""
+    """The process dies and starts again with the durable frames."""
 
 
 class BookiePart:
-    """``denied``: ids that a fencing read was told to be ABSENT. ``acked``: ids that this bookie ever confirmed."""
+    """A bookie. ``denied`` has the ids that it called ABSENT in a fencing read. ``acked`` has the ids that it ever
+    confirmed."""
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -64,7 +65,7 @@ class BookiePart:
     # --- what the search looks at ---
 
     def durable(self) -> dict[int, int]:
-        """Ids that would survive a crash, with the LAC that each carries."""
+        """Return the ids that would survive a crash, with the LAC that each carries."""
         found = {}
         for frame in self._frames():
             for entry_id, _, lac in entries_of(frame.data):
@@ -124,7 +125,7 @@ class BookiePart:
         return self._feed(bev.GroupCommitted([stored(frame) for frame in frames])) if frames else []
 
     def _crash(self) -> list[Emission]:
-        """Streams break; the transport asks a fence again, a read has failed."""
+        """Restart the bookie. Streams break, the transport repeats a fence, and a read fails."""
         emissions: list[Emission] = [("crash", self.slot)]
         for request, event in self.asked.items():
             client = request[0] - UNARY
@@ -168,7 +169,7 @@ class BookiePart:
                 self.asked.pop(request, None)
                 return self._tell(request, ev.LacFailed(request[1] % 16, message, reason))
             case bev.SetTimer() | bev.CancelTimer() | bev.PauseStream() | bev.ResumeStream():
-                pass  # LACs that are made durable later say nothing new; streams hold few bytes
+                pass  # a LAC that becomes durable later has no effect; streams hold few bytes
             case _:
                 raise AssertionError(f"nobody carries out {effect!r}")
         return []
@@ -238,7 +239,7 @@ class BookiePart:
 
 @lru_cache(maxsize=4096)
 def entries_of(frame: bytes) -> tuple[tuple[int, bytes, int], ...]:
-    """(id, payload, LAC) of each entry of a frame."""
+    """Return (id, payload, LAC) of each entry of a frame."""
     if parse_header(frame).kind != FrameKind.ENTRIES:
         return ()
     batch = decode_frame(frame)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies and fingerprints of machines, whatever they are made of.
+"""Copies and fingerprints of any machines.
 
-A search over states needs two things of a machine: a copy that shares nothing it writes to, and a short key that two
-machines share exactly if no event can tell them apart. Both walk the objects a machine is made of, so a machine needs
-not help. What nobody writes to (configurations, digesters, frozen records, buffers) is shared by copies.
+A search over states needs two things of a machine: a copy that shares nothing that is written to, and a short key that
+two machines share exactly if no event can tell them apart. Both walk the objects of a machine, so a machine needs no
+code for them. Copies share objects that are never written to (configurations, digesters, frozen records, buffers).
 
-Dictionaries whose keys sort are keyed in sorted order: the machines never act on the order in which such keys came.
+Dictionaries whose keys can be sorted are keyed in sorted order: the machines never act on the order in which such keys
+came.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ from tests.kit.memory_holdings import StoredFrame
 
 ATOMS = (int, str, bytes, bool, float, type(None), complex)
 SHARED = (Digester, WriterConfig, RecoveryConfig, MachineLimits, StoredFrame, FrameExtent, FrameHeader, EntryBatch)
-"""Never written to once made."""
+"""Classes whose objects are never changed after they are made."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, type, partial)
 SKIPPED = frozenset({"_handlers", "_offsets", "counts", "effects"})
-"""Attributes that say nothing of what a machine will do: tables of methods, caches, counts, the last step's effects."""
+"""Attributes that do not affect what a machine will do: tables of methods, caches, counts, the last step's effects."""
 
 
 @cache
 def _slots(kind: type) -> tuple[str, ...] | None:
-    """Names of the attributes of a class with slots only, None for one with a dictionary."""
+    """Return the names of the attributes of a class with slots only, or None for a class whose objects have a
+    dictionary."""
     names: list[str] = []
     for base in kind.__mro__[:-1]:
         if base.__dictoffset__:
             return None
-        slots = base.__dict__.get("__slots__", ())  # typing.Generic has none from Python 3.12 on, and no dictionary
+        slots = base.__dict__.get("__slots__", ())  # from Python 3.12 on typing.Generic has no slots, and no dictionary
         names += [slots] if isinstance(slots, str) else list(slots)
     return tuple(name for name in names if name != "__weakref__")
 
@@ -64,7 +66,7 @@ def _frozen(kind: type) -> bool:
 
 
 def clone(thing: Any, made: dict[int, Any] | None = None) -> Any:
-    """A copy that can be stepped without the original noticing."""
+    """Return a copy. A step of the copy does not change the original."""
     return _clone(thing, {} if made is None else made)
 
 
@@ -109,7 +111,7 @@ def _clone_dict(thing: dict[Any, Any], made: dict[int, Any]) -> dict[Any, Any]:
 
 
 def _clone_function(thing: types.FunctionType, made: dict[int, Any]) -> types.FunctionType:
-    """A closure over copies of what it closes over."""
+    """Return a closure over copies of the objects that the original closes over."""
     if not thing.__closure__ or "<locals>" not in thing.__qualname__:
         return thing
     cells = tuple(types.CellType() for _ in thing.__closure__)
@@ -136,7 +138,7 @@ _MAKERS: dict[type, Any] = {
 
 
 def fingerprint(thing: Any) -> bytes:
-    """16 bytes that are equal for states no event can tell apart, and in every process."""
+    """Return 16 bytes that are equal, also in other processes, for states that no event can tell apart."""
     return blake2b(marshal.dumps(_tree(thing, {}), 2), digest_size=16).digest()
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold in every world: the checks that take more than one part.
+"""The checks of every world that take more than one part.
 
-Codes: I2 acked entries stand on an ack quorum under the persisted metadata; I3 a CLOSED ledger ends at or above every
-acked entry, for ever; END every entry of a CLOSED ledger is on an ack quorum; I7 no bookie tells a LAC above what was
-acked or above the end; MUST 10 a recovery tells the store's end; STUCK something waits for ever.
-I1, I4 to I6, I9, I10 and P1 are noted by the part that breaks them.
+The codes: I2 acked entries are on an ack quorum under the persisted metadata; I3 a CLOSED ledger ends at or above every
+acked entry, forever; END every entry of a CLOSED ledger is on an ack quorum; I7 no bookie answers with a LAC above the
+acked entries or above the end; MUST 10 a recovery returns the store's end; STUCK something waits forever. The part that
+breaks I1, I4 to I6, I9, I10 or P1 notes it itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.sim.exhaustive.parts import RecoveryPart, StorePart, WriterPart
 from tests.sim.exhaustive.scope import Scope
 
 LOSS = frozenset({"I2", "I3", "END", "I10", "MUST 10"})
-"""Codes that mean loss for a user, whoever broke which promise on the way."""
+"""The codes that mean a loss for a user, whichever part broke a promise before."""
 
 
 class _Worlds(Protocol):
@@ -31,7 +31,7 @@ class _Worlds(Protocol):
 
 
 class Judge:
-    """Looks at worlds through a few facts of each part's state, and judges each combination of facts once."""
+    """Judges worlds by a few facts of each part's state, and each combination of facts only once."""
 
     def __init__(self, model: _Worlds) -> None:
         self.model = model
@@ -41,7 +41,7 @@ class Judge:
         self._judged: dict[tuple[int, ...], str | None] = {}
 
     def note(self, slot: int, part: Any) -> None:
-        """A new state of a part."""
+        """Take a new state of a part."""
         match part:
             case WriterPart():
                 facts: Any = part.acked
@@ -84,7 +84,7 @@ class Judge:
         return None
 
     def _thin(self, metadata: LedgerMetadata, bookies: list[Any], last: int) -> int | None:
-        """The first entry up to ``last`` that is on fewer than Qa of its write set."""
+        """Return the first entry up to ``last`` that is on fewer than Qa bookies of its write set."""
         size, write_quorum = metadata.ensemble_size, metadata.write_quorum_size
         for entry_id in range(last + 1):
             ensemble = metadata.fragment_of(entry_id).ensemble
@@ -94,12 +94,13 @@ class Judge:
         return None
 
     def stuck(self, world: tuple[Any, ...]) -> str | None:
-        """Nothing can happen any more: is everybody through?"""
+        """Return what still waits in a world in which nothing can happen, or None if all parts have finished."""
         model, scope = self.model, self.model.scope
         calm = not (scope.crashes or scope.cuts or scope.timeouts or scope.lost_answers)
         for slot in range(1, model.first_bookie):
             recovery = model.parts[slot][world[slot]]
-            if not recovery.over and not set(recovery.timers) - {"adds"}:  # others only wait for a budget of the scope
+            # other recoveries only wait for a budget of the scope
+            if not recovery.over and not set(recovery.timers) - {"adds"}:
                 return f"STUCK: recovery {slot} waits for ever"
             if calm and scope.recoverers == 1 and recovery.end is None:
                 return f"STUCK: recovery {slot} gave up although nothing failed"

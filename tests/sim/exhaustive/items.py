@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is under way in the network, as small numbers.
+"""The messages under way in the network, as small numbers.
 
-An *item* is one session's stream with what flies in it, a request or an answer. A world's network is the sorted tuple
-of its items' numbers. What can happen to an item, and what of it is left then, is worked out once.
+An *item* is the stream of one session with its messages in flight, a request or an answer. A world's network is the
+sorted tuple of its items' numbers. The moves of an item, and what each leaves of it, are computed once.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tests.sim.exhaustive.canonical import fingerprint
 from tests.sim.exhaustive.parts import LOST_ANSWER, NOBODY, WRITER, Suspect, answer_failed
 from tests.sim.exhaustive.scope import BUDGETS, Scope
 
-NOTHING = -1  # of an item, nothing is left
+NOTHING = -1  # nothing is left of an item
 FREE = -1  # a move that needs no budget
 CUT, SUSPECT, TIMEOUT, LOST = (BUDGETS.index(name) for name in ("cut", "suspect", "timeout", "lost"))
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One session's stream: numbers of events on their way up, words on their way down. ``seen``: the bookie knows it.
-    ``gone``: the client does not listen any more; what it sent may still arrive."""
+    """The stream of one session: numbers of events on their way up, and words on their way down. ``seen``: the bookie
+    knows the stream. ``gone``: the client does not listen any more, but its messages may still arrive."""
 
     bookie: int
     session: int
@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """An answer on its way to a client; ``store``: from the metadata store."""
+    """An answer on its way to a client. ``store`` says that it comes from the metadata store."""
 
     client: int
     events: int
@@ -66,7 +66,7 @@ Item = Channel | Ask | Tell | Call
 
 
 class Move(NamedTuple):
-    """Step ``slot`` with ``events``; of the item ``left`` remains."""
+    """A move: step ``slot`` with ``events``, and leave ``left`` of the item."""
 
     slot: int
     events: int
@@ -86,7 +86,7 @@ class Items:
         self.items: list[Item] = []
         self._item_numbers: dict[Item, int] = {}
         self.moves: list[tuple[Move, ...]] = []
-        self.at_once: list[Move | None] = []  # the move that is made as soon as the item is there
+        self.at_once: list[Move | None] = []  # the move that is made as soon as the item exists
         self.requests: list[tuple[int, int] | None] = []  # (client, request number) of asks and tells
         self.sessions: list[tuple[int, int] | None] = []  # (bookie, session) of channels
 
@@ -101,7 +101,7 @@ class Items:
         return number
 
     def item(self, item: Item) -> int:
-        """Its number; NOTHING for one that can do nothing any more."""
+        """Return the number of an item, or NOTHING for one that can do nothing any more."""
         if isinstance(item, Channel) and item.gone and not any(self._is_frame(event) for event in item.up):
             return NOTHING
         number = self._item_numbers.get(item)
@@ -132,7 +132,7 @@ class Items:
     # --- moves ---
 
     def _is_at_once(self, item: Item, move: Move) -> bool:
-        """Moves that are made without a choice (see :class:`Scope`)."""
+        """Return whether a move is made without a choice (see :class:`Scope`)."""
         if move.budget != FREE:
             return False
         match item:
@@ -190,7 +190,7 @@ class Items:
         return moves
 
     def _word(self, item: Channel, word: Any) -> tuple[int, bool]:
-        """What the client hears, and whether the session is over."""
+        """Return the number of the event that the client gets, and whether the session is over."""
         match word:
             case ("acked", frames):
                 return self.event(ev.FramesAcked(item.index, item.session, frames)), False

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds made of production machines, and what may come next in each.
+"""Worlds made of the product's machines, and the next worlds of each.
 
 A part is deterministic: the same state and the same events give the same next state. So states of parts are numbered,
-every step of a part is taken once and remembered, and a world is a short tuple of numbers: one for each part, what is
-left of each budget, and the items of the network. Almost every transition is then a few look-ups, although each of them
-stands for production code that decoded, checked and encoded real frames.
+and every step of a part is taken once and remembered. A world is a short tuple of numbers: one for each part, the rest
+of each budget, and the items of the network. Almost every transition is then a few look-ups, although it stands for
+product code that decoded, checked and encoded real frames.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Problem = str | None
 
 
 class Step(NamedTuple):
-    """A remembered step of a part: its next state, what leaves it, and what it did wrong."""
+    """A remembered step of a part: its next state, its emissions, and its problem."""
 
     after: int
     parcels: tuple[Parcel, ...]
@@ -73,7 +73,8 @@ class Model:
     # --- the first world ---
 
     def first(self) -> World:
-        """One entry is appended, every recovery has started, nothing has arrived anywhere."""
+        """Return the first world. One entry is appended, every recovery has started, and nothing has arrived
+        anywhere."""
         scope = self.scope
         writer = WriterPart(scope)
         emissions = writer.start() + (writer.step((writer.append(0),)) if scope.entries else [])
@@ -105,7 +106,7 @@ class Model:
         return number
 
     def _own_moves(self, slot: int, part: Any) -> Iterator[tuple[int, int]]:
-        """What a part may do by itself: timers, the application's calls, commits and crashes."""
+        """Yield the moves of a part that need no message: timers, the application's calls, commits and crashes."""
         event = self.items.event
         if isinstance(part, Client) and not part.over:
             for name in part.timers:
@@ -136,7 +137,7 @@ class Model:
     # --- transitions ---
 
     def successors(self, world: World) -> Iterator[Successor]:
-        """Every world that may come next, always in the same order."""
+        """Yield every next world, always in the same order."""
         net, budget = world[-1], world[-2]
         last = NOTHING
         for at, item in enumerate(net):
@@ -209,5 +210,5 @@ class Model:
                     moved = True
 
     def stuck(self, world: World) -> Problem:
-        """What is wrong with a world in which nothing can happen."""
+        """Return the problem of a world in which nothing can happen."""
         return self._wanted(self._judge.stuck(world))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a world: one writer, recoverers, bookies and the metadata record, each a production machine and what its
-driver would keep for it (armed timers, requests under way).
+"""The parts of a world: one writer, recoverers, bookies and the metadata record. Each is a machine of the product, with
+the state that its driver would keep for it (armed timers, requests under way).
 
-A part is stepped with a tuple of events and says what leaves it as *emissions*, plain tuples that the search carries
-out on the network. What a part did wrong by itself it notes in ``problem``.
+A part is stepped with a tuple of events and returns *emissions*, plain tuples that the search carries out on the
+network. It notes in ``problem`` a promise that it broke by itself.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ LEDGER = 7
 PASSWORD = b"x"
 KEY = ledger_key(PASSWORD)
 DIGESTER = Digester(DigestType.CRC32C, PASSWORD, LEDGER)
-WRITER = 1  # numbers of clients: the writer, then the recoverers
+WRITER = 1  # the numbers of clients: the writer, then the recoverers
 SESSIONS_PER_CLIENT = 100
-UNARY = 1000  # stream of a client's requests: this and its number
-FENCES = 1 << 20  # request ids of fences: this, the attempt and the index
+UNARY = 1000  # the stream of a client's request is this plus the client's number
+FENCES = 1 << 20  # the request id of a fence is this plus the attempt and the index
 METADATA_RETRIES = 3
-NOBODY = 0  # the client of a request whose asker has given up
+NOBODY = 0  # the client of a request that was given up
 
 Emission = tuple[Any, ...]
 T = TypeVar("T")
 
 
 class Sessions:
-    """Session numbers of one client; they name streams of a bookie, so no two clients share one."""
+    """Session numbers of one client. They name streams of a bookie, so no two clients share one."""
 
     def __init__(self, client: int) -> None:
         self.last = client * SESSIONS_PER_CLIENT
@@ -50,7 +50,7 @@ class Sessions:
 
 
 class FirstChoice:
-    """A source of randomness that always takes what comes first: another choice is another scope."""
+    """A source of randomness that always takes the first choice. Another choice is another scope."""
 
     def random(self) -> float:
         return 0.5
@@ -60,7 +60,7 @@ class FirstChoice:
 
 
 def payload(entry_id: int) -> bytes:
-    """What the application gives the writer for this id."""
+    """Return the payload that the application gives the writer for this id."""
     return b"entry %d" % entry_id
 
 
@@ -82,7 +82,7 @@ def first_metadata(scope: Scope) -> Versioned[LedgerMetadata]:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """The client's session at ``index`` breaks and its reconnect budget runs out at once."""
+    """The client's session at ``index`` breaks, and its reconnect budget runs out at once."""
 
     index: int
     session: int
@@ -97,7 +97,7 @@ class StoreCall:
 
 
 class Client:
-    """A machine of a client. ``timers`` are armed; they may fire at any moment."""
+    """A machine of a client. ``timers`` are armed, and may fire at any moment."""
 
     def __init__(self, number: int, machine: Any) -> None:
         self.number, self.machine = number, machine
@@ -156,7 +156,7 @@ class Client:
         raise AssertionError(f"nobody carries out {effect!r}")
 
     def core(self) -> Any:
-        """All that matters once it is over."""
+        """Return all state that matters once the machine is over."""
         return type(self).__name__, getattr(self, "acked", None), getattr(self, "end", None)
 
     def _end(self) -> list[Emission]:
@@ -172,7 +172,7 @@ class Client:
 
 
 class WriterPart(Client):
-    """The writer and what its application was told: ids up to ``acked`` are confirmed."""
+    """The writer and its application, for which ids up to ``acked`` are confirmed."""
 
     def __init__(self, scope: Scope) -> None:
         config = WriterConfig(
@@ -221,7 +221,7 @@ class WriterPart(Client):
 
 
 class RecoveryPart(Client):
-    """One recoverer. ``end`` is what it told its caller."""
+    """One recoverer. ``end`` is the result for its caller."""
 
     def __init__(self, scope: Scope, number: int) -> None:
         config = RecoveryConfig(
@@ -258,13 +258,13 @@ class RecoveryPart(Client):
 
 
 def answer_failed(request: tuple[int, int], message: str) -> Any:
-    """How a client hears that its request got no answer."""
+    """Return the event for a request that got no answer."""
     number = request[1]
     return ev.LacFailed(number % 16, message) if number >= FENCES else ev.ReadFailed(number, message)
 
 
 class StorePart:
-    """The metadata record: compare-and-set, and the rules every write must keep (I3, I4)."""
+    """The metadata record, with compare-and-set and the rules that every write must keep (I3, I4)."""
 
     def __init__(self, scope: Scope) -> None:
         self.record = first_metadata(scope)

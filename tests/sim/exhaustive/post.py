@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves a part, carried out on the network of a world (a sorted list of items' numbers).
+"""Carries out what leaves a part, on the network of a world (a sorted list of items' numbers).
 
-Emissions are put into numbers once, when a step is first taken; what an item becomes is remembered too.
+Emissions are turned into numbers once, when a step is first taken. The next form of an item is remembered too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Parcel = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class PostOffice:
-    """``is_over`` says whether a client's state listens no more."""
+    """Carries out emissions. ``is_over`` says whether a client's state listens no more."""
 
     def __init__(self, items: Items, is_over: Callable[[int, int], bool]) -> None:
         self.items, self.is_over = items, is_over
@@ -55,7 +55,7 @@ class PostOffice:
         }[kind](*rest)
 
     def send(self, parcels: tuple[Parcel, ...], slots: list[int], net: list[int]) -> None:
-        """Put on the network, or take from it, what a part's step says."""
+        """Add to the network, or remove from it, what a part's step says."""
         for way, details in parcels:
             way(slots, net, *details)
 
@@ -70,7 +70,7 @@ class PostOffice:
             insort(net, number)
 
     def _session(self, _: list[int], net: list[int], bookie: int, session: int, what: str, detail: Any) -> None:
-        """Something happens to a session; nothing if its stream is forgotten."""
+        """Apply an emission to a session. Do nothing if its stream is forgotten."""
         for at, number in enumerate(net):
             if self.items.sessions[number] == (bookie, session):
                 self._change(net, at, number, what, detail)
@@ -96,11 +96,11 @@ class PostOffice:
         self._all(net, "crash", bookie)
 
     def _cancel(self, _: list[int], net: list[int], request: tuple[int, int]) -> None:
-        """A request that nobody waits for is lost: at most it would fence later than never."""
+        """Lose a request that no client waits for. If it came late, it could only fence."""
         net[:] = [number for number in net if self.items.requests[number] != request]
 
     def _over(self, _: list[int], net: list[int], client: int) -> None:
-        """Nobody listens any more; frames that were sent may still arrive."""
+        """End a client. It listens no more, but frames that it sent may still arrive."""
         self._all(net, "over", client)
         items = self.items
         net[:] = [n for n in net if items.sessions[n] is not None or getattr(items.items[n], "client", None) != client]
@@ -118,6 +118,6 @@ def _changed(channel: Any, what: str, detail: Any) -> Channel:
         case "over" if channel.client == detail:
             return replace(channel, gone=True, down=())
         case "crash" if channel.bookie == detail and channel.seen:
-            # streams that the bookie knew are broken; others connect after its restart
+            # Streams that the bookie knew are broken. Others connect after its restart.
             return replace(channel, up=(), down=() if channel.gone else (*channel.down, "broken"))
     return channel

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scopes that are searched, with how many worlds each has; those without a number have not been exhausted."""
+"""The scopes that are searched, with the number of worlds of each. Scopes without a number have not been exhausted."""
 
 from __future__ import annotations
 

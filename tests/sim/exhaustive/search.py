@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Breadth-first search: every world of a scope, nearest first, and the shortest story of what goes wrong."""
+"""Breadth-first search of every world of a scope, nearest first, for the shortest path to a violation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sim.exhaustive.words import Words
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A shortest way to a violation: one line a step."""
+    """A shortest path to a violation, with one line for each step."""
 
     problem: str
     steps: tuple[str, ...]
@@ -28,7 +28,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a search saw. ``exhausted``: there is no other world in the scope. ``part_states``: of all machines."""
+    """The result of a search. ``exhausted`` says that the scope has no other world. ``part_states`` counts the states
+    of all machines."""
 
     scope: str
     states: int
@@ -45,7 +46,7 @@ def explore(
 ) -> Result:
     """Visit the worlds of a scope, nearest first, until all are seen, a check fails, or a bound is reached.
 
-    ``checks``: codes of the checks that count (:mod:`checks`); all without it.
+    ``checks`` has the codes of the checks that count (:mod:`checks`); by default all count.
     """
     return _Search(Model(scope, checks), seconds or scope.seconds, states_max or scope.states_max).run()
 
@@ -101,7 +102,7 @@ class _Search:
         return self._trace(world, None, seen, problem) if problem else None
 
     def _trace(self, world: World, last: Successor | None, seen: dict[World, int], problem: str) -> Trace:
-        """Walk the chain of parents once more, now with words."""
+        """Walk the chain of parents again, and describe each step in words."""
         chain, here = [], seen[world]
         while here >= 0:
             chain.append(here)

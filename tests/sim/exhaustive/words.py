@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a search in words."""
+"""Describes the steps of a search in words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.sim.exhaustive.parts import SESSIONS_PER_CLIENT, UNARY, WRITER, Store
 
 
 class Words:
-    """Of one model."""
+    """The words of one model."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
 
     def step(self, before: Any, taken: Any) -> str:
-        """What happened, and what changed for the eye."""
+        """Return what happened in a step, and which state changed."""
         events = self.model.items.events[taken.events]
         what = " + ".join(words for words in (self._event(event) for event in events) if words)
         line = f"{self._name(taken.slot)}: {what}"

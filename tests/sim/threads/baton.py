@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real threads that take turns: one holds the baton, and at each point an engine decides who has it next.
+"""Real threads that take turns. One thread holds the baton, and at each point an engine decides which thread gets it
+next.
 
-Time is virtual and in seconds. Nobody here knows what the threads do; locks, queues and the loop are built on three
-calls: :meth:`Turns.point`, :meth:`Turns.block` and :meth:`Turns.wake`.
+Time is virtual and in seconds. This module does not know what the threads do. Locks, queues and the loop are built on
+three calls: :meth:`Turns.point`, :meth:`Turns.block` and :meth:`Turns.wake`.
 """
 
 from __future__ import annotations
@@ -22,22 +23,24 @@ TRACE_LINES = 80
 
 
 class Abandoned(BaseException):
-    """The run is over and this thread ends wherever it is. Not an Exception: no code under test may handle it."""
+    """Raised in a thread when the run is over, wherever the thread is. It is not an Exception, because no code under
+    test may handle it."""
 
 
 class Engine(Protocol):
-    """Decides. ``goes_on`` is asked first, at each point of a thread that can go on, and must be quick."""
+    """Decides which thread runs. ``goes_on`` is called first, at each point of a thread that can go on, and must be
+    quick."""
 
     def goes_on(self, is_line: bool) -> bool: ...
     def choose(self, me: Turn | None, ready: Sequence[Turn]) -> Turn: ...
     def woken(self, thread: Turn) -> None: ...
     def expires(self) -> bool:
-        """Whether time passes now although somebody could run."""
+        """Return whether time passes now although some thread could run."""
         ...
 
 
 class Turn:
-    """A thread of the run. ``rank`` belongs to the engine, ``owner`` to whoever made it."""
+    """A thread of the run. ``rank`` belongs to the engine, and ``owner`` to the code that made the thread."""
 
     __slots__ = (
         "baton", "deadline", "done", "ident", "joiners", "name", "owner", "rank", "ready", "timed_out", "waits_for",
@@ -57,8 +60,8 @@ class Turn:
 
 
 class Turns:
-    """One run. ``lines_of``: modules whose every line is a point; ``opcodes``: every instruction of them.
-    ``patience_s``: waits up to this may run out although somebody could run."""
+    """One run. Every line of the modules ``lines_of`` is a point, and with ``opcodes`` every instruction of them. Waits
+    of up to ``patience_s`` may time out although some thread could run."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Turns:
         self.points = self.switches = self.digest = 0
         self.ending = False
         self.lines_count = True
-        """Whether lines are points now; a world that has to be built first says so later."""
+        """Whether lines are points now. A world that has to be built first sets this later."""
         self.failures: list[str] = []
         self.at_point: Callable[[int], None] | None = None
         """Called with the number of each point; may call :meth:`end`."""
@@ -90,14 +93,14 @@ class Turns:
     # --- for whoever starts a run -----------------------------------------------------------------------------------
 
     def run(self, main: Callable[[], Any]) -> None:
-        """Run ``main`` as the first thread, until every thread has ended; what went wrong is in :attr:`failures`."""
+        """Run ``main`` as the first thread, until every thread has ended. :attr:`failures` then has what went wrong."""
         first = self.spawn("loop", main)
         first.baton.release()
         if not self._finished.wait(REAL_DEADLINE_S):
             self.failures.append(f"a thread waits outside the simulation:\n{self.stacks()}")
 
     def spawn(self, name: str, target: Callable[[], Any]) -> Turn:
-        """A thread that may run from the next point on."""
+        """Make a thread that may run from the next point on."""
         thread = Turn(name)
         self.threads.append(thread)
         self._engine.woken(thread)
@@ -133,11 +136,11 @@ class Turns:
     # --- for stand-ins ----------------------------------------------------------------------------------------------
 
     def me(self) -> Turn | None:
-        """The calling thread; None for one that is no part of the run."""
+        """Return the calling thread, or None for one that is no part of the run."""
         return self._by_ident.get(_thread.get_ident())
 
     def point(self, label: str, *, is_line: bool = False) -> None:
-        """Somebody else may go on here."""
+        """Let another thread go on here, if the engine chooses one."""
         me = self._by_ident.get(_thread.get_ident())
         if me is None:
             return
@@ -158,7 +161,7 @@ class Turns:
         self._switch(me, self._pick(me))
 
     def block(self, what: str, timeout_s: float | None = None) -> bool:
-        """Wait for :meth:`wake`; False if the time ran out before."""
+        """Wait for :meth:`wake`. Return False if the time ran out before."""
         me = self._by_ident[_thread.get_ident()]
         if self.ending:
             raise Abandoned
@@ -169,7 +172,7 @@ class Turns:
         return not me.timed_out
 
     def wake(self, thread: Turn) -> None:
-        """Let a thread that is blocked go on, when its turn comes."""
+        """Let a blocked thread go on when its turn comes."""
         if not thread.ready and not thread.done:
             thread.ready, thread.deadline = True, None
             self._engine.woken(thread)
@@ -183,14 +186,14 @@ class Turns:
             self.block(f"the end of {thread.name}", timeout_s)
 
     def fail(self, what: str) -> None:
-        """The run is over: this went wrong. What threads see while they are ended proves nothing."""
+        """End the run with a failure. Later failures of threads that are being ended prove nothing."""
         if not self.ending:
             lines = "\n".join(self._trace)
             self.failures.append(f"{what}\nlast switches:\n{lines}")
             self.ending = True
 
     def end(self) -> None:
-        """The run is over, and all is well so far: the machine stops here."""
+        """End the run without a failure: the machine stops here."""
         self.ending = True
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ class Turns:
             raise Abandoned
 
     def _pick(self, me: Turn | None) -> Turn:
-        """Who goes on; with nobody ready, time does."""
+        """Return the thread that goes on. If none is ready, let time pass."""
         while not self.ending:
             ready = [each for each in self.threads if each.ready]
             if ready:
@@ -217,7 +220,7 @@ class Turns:
         return next(each for each in self.threads if not each.done)
 
     def _expire(self, until: float | None) -> bool:
-        """The next time-out happens, if there is one at or before ``until``."""
+        """Let the next time-out happen, if there is one at or before ``until``. Return whether there was one."""
         waiting = [each for each in self.threads if each.deadline is not None]
         if not waiting:
             return False
@@ -235,7 +238,7 @@ class Turns:
         self._trace.append(f"{self.now:10.3f}  {me.name}: {label}")
 
     def stacks(self) -> str:
-        """Where everybody is."""
+        """Return where every thread is."""
         frames, text = sys._current_frames(), []
         for each in self.threads:
             if not each.done:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie's engine, commit, reader and maintenance threads over the production storage, their turns dealt by a seed.
+"""A bookie's engine, commit, reader and maintenance threads over the product's storage. A seed determines their turns.
 
-What is checked: ``witness.py`` at each step of the machine; at the end that every thread has ended; and, by the
-production's own start on what the disk kept, that all that was acked is found.
+``witness.py`` checks each step of the machine. At the end every thread must have ended, and the product's own start on
+what the disk kept must find everything that was acked.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ LINES_OF = (
     index_hop,
     engine_module,
 )
-"""Each line of these is a point, in three runs of four."""
+"""The modules of which each line is a point, in three runs of four."""
 LIMITS = MaintenanceLimits(checkpoint_interval_s=1.0, major_compaction_interval_s=1000.0)
 SEGMENT_BYTES = 32 << 10
 
 
 class BookieWorld:
-    """One seed. ``sometimes`` counts rare states that were reached."""
+    """The world of one seed. ``sometimes`` counts rare states that were reached."""
 
     kind = "bookie"
 
@@ -69,7 +69,7 @@ class BookieWorld:
         self.disks = [TurnsDisk() for _ in range(random.choice((1, 1, 2)))]
         self.back_ends: list[StorageBackEnd] = []
         self.streams: list[Stream] = []
-        self.doomed: set[int] = set()  # ledgers of which a deletion was asked for
+        self.doomed: set[int] = set()  # ledgers whose deletion was requested
         self.errors: list[BookKeeperError] = []
         self.power_lost = False
         self.full = False
@@ -77,7 +77,7 @@ class BookieWorld:
     # --- the run ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """To the end; what is wrong is in ``turns.failures``."""
+        """Run to the end. ``turns.failures`` has what went wrong."""
         run_under(self.turns, self._life)
         for disk in self.disks:
             disk.turns = None
@@ -85,7 +85,7 @@ class BookieWorld:
             self._look_again()
 
     def _open(self) -> None:
-        """The storage, whose locks are of this run, and the disks, on which threads take turns from now on."""
+        """Open the storage with locks of this run, on disks on which threads take turns from now on."""
         self.back_ends = [
             StorageBackEnd(f"bookie-{number}:3181", disk=disk, segment_bytes=SEGMENT_BYTES)
             for number, disk in enumerate(self.disks)
@@ -133,7 +133,7 @@ class BookieWorld:
         trouble = loop.create_task(self._trouble(engine, Random(random.random())))
         ended = loop.create_task(failed.wait())
         everything = asyncio.gather(*work)
-        if random.random() < 0.3:  # a stop at any moment, under load
+        if random.random() < 0.3:  # stop at any moment, under load
             await a_while(random, 2.0)
         else:
             await asyncio.wait([everything, ended], return_when="FIRST_COMPLETED")
@@ -141,7 +141,7 @@ class BookieWorld:
             everything.result()
             trouble.cancel()
             if not failed.is_set() and random.random() < 0.7:
-                await asyncio.sleep(random.choice((1.0, 12.0)))  # compaction, checkpoints, idle groups
+                await asyncio.sleep(random.choice((1.0, 12.0)))  # for compaction, checkpoints, idle groups
                 self._look_rested(engine)
         else:
             self.sometimes["stopped under load"] += 1
@@ -189,7 +189,7 @@ class BookieWorld:
             self.sometimes[f"refused: {reason.name}"] += 1
 
     async def _trouble(self, engine: BookieEngine, random: Random) -> None:
-        """What disks do, and what operators ask."""
+        """Cause the faults of disks and the acts of operators."""
         for _ in range(random.randint(0, 4)):
             await a_while(random, 0.2)
             what = random.random()
@@ -226,7 +226,7 @@ class BookieWorld:
             self.sometimes["stopped before the failure was told"] += 1
 
     def _look_rested(self, engine: BookieEngine) -> None:
-        """A second after the last work all is looked after, and a failed disk has ended the bookie."""
+        """Check a second after the last work that all upkeep is done, and that a failed disk has ended the bookie."""
         if any(disk.failed_at is not None for disk in self.disks) and not self.errors:
             self.turns.fail("a disk failed a second ago, and the bookie goes on")
         for log in engine._logs:
@@ -241,7 +241,8 @@ class BookieWorld:
                 self.turns.fail("a second after the last group the position is not on record (S3)")
 
     def _assert_ended(self, engine: BookieEngine) -> None:
-        """After a stop: what was taken is durable, nobody is owed anything but what stopped with the machine."""
+        """Check after a stop that everything accepted is durable, and that no answer is missing but those that stopped
+        with the machine."""
         if len(self.errors) > 1:
             self.turns.fail(f"the bookie ended twice: {self.errors}")
         alive = [each.name for each in self.turns.threads if each.name.startswith("bookie-") and not each.done]
@@ -256,7 +257,7 @@ class BookieWorld:
                 self.turns.fail("the commit thread ended before its work")
 
     def _look_again(self) -> None:
-        """The next start finds what was acked. Power is lost first, also after a clean stop."""
+        """Check that the next start finds what was acked. Power is lost first, even after a clean stop."""
         for number, (disk, back_end) in enumerate(zip(self.disks, self.back_ends, strict=True)):
             disk.faults.no_space = False
             back_end.crash(self.random, None if self.power_lost else "nothing")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and tasks that append to one ledger, or to a log whose leader rolls, their turns dealt by a seed.
+"""Threads and tasks that append to one ledger, or to a log whose leader rolls. A seed determines their turns.
 
-Bookies and metadata are in memory and the client is the real one. The truth is the ledger, read by another client
-when all is over: an id that was told names the entry it was told for, no id was told twice, what was confirmed is
-there, and nobody waits for ever (a run in which somebody does has no end).
+Bookies and metadata are in memory, and the client is the real one. The truth is the ledger, which another client reads
+at the end. Each returned id must name the entry that was appended, no id may be returned twice, confirmed entries must
+be there, and no thread may wait forever (such a run has no end).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ PASSWORD = b"secret"
 
 
 class ClientWorld:
-    """What both worlds share. ``told`` are ids and the payloads they were told for; ``sure`` those confirmed."""
+    """The base of both worlds. ``told`` has the returned ids with the payloads appended for them, and ``sure`` the
+    confirmed ones."""
 
     kind = "client"
 
@@ -57,7 +58,7 @@ class ClientWorld:
 
     def run(self) -> None:
         state = global_random.getstate()
-        global_random.seed(self.seed)  # the product draws pauses of it
+        global_random.seed(self.seed)  # the product draws pauses from it
         processes = budget_module._process
         try:
             run_under(self.turns, self._life)
@@ -66,11 +67,11 @@ class ClientWorld:
             global_random.setstate(state)
 
     async def _life(self) -> None:
-        budget_module._process = budget_module.ProcessBudget()  # its lock is of this run
+        budget_module._process = budget_module.ProcessBudget()  # its lock must be one of this run
         bookies = MemoryBookKeeper(3)
         client = self._client(bookies)
         await self._story(bookies, client)
-        await bookies.close()  # not in a finally: a run that is given up ends at any await
+        await bookies.close()  # not in a finally, because an abandoned run ends at any await
 
     async def _story(self, bookies: MemoryBookKeeper, client: BookKeeper) -> None:
         raise NotImplementedError
@@ -81,7 +82,7 @@ class ClientWorld:
         return client
 
     def payload(self, random: Random) -> bytes:
-        """One that occurs once."""
+        """Return a payload that occurs once."""
         made = b"%d-" % len(self._made) + b"." * random.choice((0, 10, 150))
         self._made.add(made)
         return made
@@ -98,11 +99,12 @@ class ClientWorld:
         self.acked += 1
 
     def threads(self, targets: list[Callable[[], None]]) -> list[Coroutine[Any, Any, None]]:
-        """Each on a thread of its own; awaited to its end."""
+        """Run each target on a thread of its own. Return coroutines that wait for their ends."""
         return [asyncio.to_thread(target) for target in targets]
 
     def compare(self, found: dict[int, bytes], *, all_of_it: bool) -> None:
-        """``all_of_it``: what was told is there, confirmed or not, for it ended in order."""
+        """Compare the ledger with the returned ids. With ``all_of_it`` all of them must be there, confirmed or not,
+        because the ledger ended in order."""
         for entry_id, payload in self.told.items():
             if entry_id not in found and (all_of_it or entry_id in self.sure):
                 self.turns.fail(f"id {entry_id} was told {'and confirmed' * (entry_id in self.sure)} and is lost")
@@ -118,7 +120,7 @@ class ClientWorld:
 
 
 class WriterWorld(ClientWorld):
-    """One ledger; it is closed in order, abandoned, or fenced at any moment."""
+    """One ledger, which is closed in order, abandoned, or fenced at any moment."""
 
     kind = "writer"
 
@@ -181,7 +183,7 @@ class WriterWorld(ClientWorld):
                 return
             except WindowFullError:
                 self.sometimes["the window was full"] += 1
-                append_sender.threading.Event().wait(0.01)  # of this run
+                append_sender.threading.Event().wait(0.01)  # an event of this run
         self.turns.fail("the window stays full")
 
     async def _task(self, writer: LedgerWriter, random: Random) -> None:
@@ -206,7 +208,7 @@ class WriterWorld(ClientWorld):
 
 
 class AppenderWorld(ClientWorld):
-    """One log; its leader rolls while threads and tasks append, and is closed or loses to another leader."""
+    """One log. Its leader rolls while threads and tasks append, and is closed or loses the log to another leader."""
 
     kind = "appender"
 

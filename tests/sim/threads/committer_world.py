@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commit thread alone, over the production's log on a simulated disk: small enough to try every order of a case.
+"""The commit thread alone, over the product's log on a simulated disk. It is small enough to try every order of a case.
 
-A case is a coroutine that puts, copies, drops and stops. Each group is answered once, in order, and what is told
-durable is; each future of copies ends by itself.
+A case is a coroutine that puts, copies, drops and stops. Each group must be answered once, in order, and frames
+answered as durable must be durable. Each future of copies must end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sim.threads.loop import run_under
 
 PATIENCE_S = 5.0
 BIG = 24_000
-"""Bytes of a frame of which two do not fit into one segment."""
+"""The bytes of a frame of which two do not fit into one segment."""
 
 
 class CommitterWorld:
@@ -64,7 +64,7 @@ class CommitterWorld:
         self.answers.put_nowait(places)
 
     def put(self, size: int = 100, *, reserve: bool = False) -> bytes:
-        """Give one frame."""
+        """Give one frame to the commit thread."""
         one = frame(8, self._next_id, [bytes(size)])
         self._next_id += 1
         self._given.append(one)
@@ -72,12 +72,12 @@ class CommitterWorld:
         return one
 
     def refused(self, *, resume: bool) -> None:
-        """What the engine does when it hears of a failure."""
+        """Do what the engine does after a failure."""
         self._given.clear()
         self.committer.drop(resume=resume)
 
     async def next(self) -> Sequence[Place]:
-        """The next answer; raises the failure that it is."""
+        """Return the next answer, or raise it if it is a failure."""
         answer = await asyncio.wait_for(self.answers.get(), PATIENCE_S)
         if isinstance(answer, BookKeeperError):
             raise answer
@@ -85,7 +85,7 @@ class CommitterWorld:
 
     @property
     def owed(self) -> int:
-        """Frames that were given and not answered."""
+        """The number of frames that were given and not answered."""
         return len(self._given)
 
     async def all_answered(self) -> None:
@@ -93,7 +93,7 @@ class CommitterWorld:
             await self.next()
 
     async def copied(self, one: bytes) -> list[Place]:
-        """Have a copy of this frame made, by a thread that waits for it."""
+        """Copy this frame through a thread that waits for the copy. Return its places."""
 
         def ask() -> list[Place]:
             done: Future[list[Place]] = self.committer.copy([one])
@@ -102,7 +102,7 @@ class CommitterWorld:
         return await asyncio.to_thread(ask)
 
     async def full(self) -> None:
-        """Write until there is no room for another segment; what was refused is dropped."""
+        """Write until there is no room for another segment. Refused frames are dropped."""
         self.disk.faults.no_space = True
         try:
             while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated disk, used by threads that take turns: somebody else may go on around each operation."""
+"""The simulated disk for threads that take turns. Another thread may go on around each operation."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tests.sim.storage import SEGMENTS_DIR
 from tests.sim.threads.baton import Turns
 
 STAMP = slice(60, 64)
-"""Bytes of a frame that the log writes itself."""
+"""The bytes of a frame that the log writes itself."""
 
 
 class TurnsDisk(SimDisk):
-    """``failed_at``: the point at which a sync failed first. ``synced_at`` tells when bytes became durable.
+    """``failed_at`` is the point of the first failed sync. ``synced_at`` returns when bytes became durable.
 
-    A thread whose sync has failed goes on alone until the directory's health has it: it removes the file that it could
-    not write, at most. What other threads do meanwhile has no order to the failure.
+    A thread whose sync has failed goes on alone until the directory's health has the failure. At most it removes the
+    file that it could not write. Acts of other threads meanwhile have no order relative to the failure.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.turns: Turns | None = None
         self.failed_at: int | None = None
-        self._failing = 0  # the thread whose last operation is a failed sync
+        self._failing = 0  # the thread whose last operation was a failed sync
         self.surprise: Exception | None = None
-        """Raised by the next operation: what no disk does, but code may."""
-        self._synced: dict[_Inode, list[tuple[int, int, int]]] = {}  # first byte, end, point
+        """The exception of the next operation. No disk raises it, but code may."""
+        self._synced: dict[_Inode, list[tuple[int, int, int]]] = {}  # (first byte, end, point)
 
     def _point(self, kind: str) -> None:
         failing, self._failing = self._failing, 0
@@ -71,11 +71,11 @@ class TurnsDisk(SimDisk):
         super()._replace(old, new)
 
     def stop_now(self) -> None:
-        """The machine stops: no thread changes anything any more."""
+        """Stop the machine. No thread changes anything any more."""
         self._down = True
 
     def wrong_with(self, frame: bytes | memoryview, place: Place) -> str:
-        """Why this frame is not durable at its place now; empty if it is."""
+        """Return why this frame is not durable at its place, or an empty text if it is."""
         path = f"{SEGMENTS_DIR}/{place.generation:016x}.segment"
         inode = self._durable.get(path)
         if inode is None:
@@ -85,6 +85,6 @@ class TurnsDisk(SimDisk):
         return "" if stored == given else f"{path} holds other bytes at {place.offset}"
 
     def synced_at(self, place: Place) -> int:
-        """The last point at which bytes of this place became durable."""
+        """Return the last point at which bytes of this place became durable."""
         inode = self._names[f"{SEGMENTS_DIR}/{place.generation:016x}.segment"]
         return max(now for first, end, now in self._synced[inode] if first <= place.offset < end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who goes on: by chance, by priorities that change at a few points, or every way in turn."""
+"""Chooses the thread that goes on: at random, by priorities that change at a few points, or every way in turn."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.sim.threads.baton import Turn
 SWITCH_AT_OPERATIONS = (0.05, 0.2, 0.5)
 SWITCH_AT_LINES = (0.002, 0.02, 0.1, 0.3)
 TIME_PASSES = (0.0, 0.0, 0.002, 0.02)
-"""Chances at a point, of which a run draws one each."""
+"""The probabilities that time passes at a point. Each run draws one."""
 
 
 class RandomEngine:
-    """Switches with a chance; everybody who can run is as likely as the other."""
+    """Switches at random. Each thread that can run is equally likely."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -36,9 +36,9 @@ class RandomEngine:
 
 
 class PriorityEngine:
-    """The highest priority runs. At ``changes`` points, drawn among the first ``horizon``, the running one gets the
-    lowest (probabilistic concurrency testing). Now and then the others get a turn too, because a thread that looks
-    again and again for what another is to do would never end."""
+    """Runs the thread with the highest priority. At ``changes`` points, drawn among the first ``horizon``, the running
+    thread gets the lowest priority (probabilistic concurrency testing). Sometimes the others get a turn too, because
+    otherwise a thread that polls for an act of another would never end."""
 
     def __init__(self, random: Random, *, changes: int = 3, horizon: int = 20_000) -> None:
         self._random = random
@@ -68,9 +68,10 @@ class PriorityEngine:
 
 
 class PathEngine:
-    """Follows ``path``, then goes on with whoever runs. What could have been chosen at each step is in ``offered``.
+    """Follows ``path``, and then goes on with the running thread. ``offered`` has the possible choices of each step.
 
-    A choice is offered only while less than ``preemptions`` were made against a thread that could have gone on.
+    A choice is offered only while fewer than ``preemptions`` switches were made away from a thread that could have gone
+    on.
     """
 
     def __init__(self, path: Sequence[int], *, preemptions: int) -> None:
@@ -100,7 +101,7 @@ class PathEngine:
 
 
 class EveryPath:
-    """Hands out engines until every way with so many preemptions was taken, or ``limit`` of them."""
+    """Yields engines until every way with ``preemptions`` such switches was taken, or ``limit`` of them."""
 
     def __init__(self, *, preemptions: int, limit: int) -> None:
         self._preemptions, self._limit = preemptions, limit
@@ -118,7 +119,7 @@ class EveryPath:
 
 
 def _following(engine: PathEngine) -> list[int] | None:
-    """The next path in order; None after the last."""
+    """Return the next path in order, or None after the last one."""
     for at in range(len(engine.taken) - 1, -1, -1):
         if engine.taken[at] + 1 < engine.offered[at]:
             return [*engine.taken[:at], engine.taken[at] + 1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""asyncio's own loop, with a selector and a clock of ours: it waits by giving its turn away."""
+"""asyncio's own loop with a selector and a clock of ours. It waits by giving its turn away."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._turns.now
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Wait until somebody wakes this loop, or so long."""
+        """Wait until another thread wakes this loop, at most ``timeout`` seconds."""
         if self._woken or (timeout is not None and timeout <= 0):
             self._turns.point("turn of the loop")
         else:
@@ -52,7 +52,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """A thread for each call."""
+        """Run each call on a thread of its own."""
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
@@ -76,7 +76,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 async def a_while(random: Random, mean_s: float) -> None:
-    """Some turns of the loop, in which threads are as busy as they were; or time, which passes when nobody is busy."""
+    """Wait for some turns of the loop, in which threads stay busy, or for a time, which passes when no thread is
+    busy."""
     if random.random() < 0.7:
         for _ in range(int(random.expovariate(1 / 50))):
             await asyncio.sleep(0)
@@ -103,7 +104,8 @@ def run_under(turns: Turns, main: Callable[[], Coroutine[Any, Any, Any]]) -> Non
 
 
 def _forget_tasks(loop: SimLoop) -> None:
-    """The machine stopped: what runs is left where it is. Python warns of what never began, in some later test."""
+    """Drop the tasks of a machine that stopped, where they are. Otherwise Python warns of those that never began, in
+    some later test."""
     for task in asyncio.all_tasks(loop):
         coroutine = cast(Coroutine[Any, Any, Any], task.get_coro())
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
@@ -111,7 +113,7 @@ def _forget_tasks(loop: SimLoop) -> None:
 
 
 def _end_tasks(loop: SimLoop) -> None:
-    """As asyncio.run does it."""
+    """End the tasks as asyncio.run does."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

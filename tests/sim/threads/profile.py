@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed of the profile *threads*: of a bookie's threads, or of threads that append to a ledger or to a log."""
+"""Runs one seed of the profile *threads*: the threads of a bookie, or threads that append to a ledger or to a log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.sim.threads.bookie_world import BookieWorld
 from tests.sim.threads.client_worlds import AppenderWorld, WriterWorld
 
 WORLDS: tuple[type[Any], ...] = (BookieWorld, BookieWorld, WriterWorld, AppenderWorld)
-"""Seeds take turns at them."""
+"""The worlds, at which seeds take turns."""
 
 
 def run_threads_schedule(seed: int) -> Outcome:
-    """What one seed came to."""
+    """Run one seed, and return its outcome."""
     world: Any = WORLDS[seed % len(WORLDS)](seed)
     with _quiet():
         world.run()
@@ -29,7 +29,7 @@ def run_threads_schedule(seed: int) -> Outcome:
 
 
 def first_violation(seeds: range, world: type[Any]) -> str:
-    """The first of these seeds that fails, with what was wrong; empty if none does."""
+    """Return the first of these seeds that fails, with its failure, or an empty text if none does."""
     with _quiet():
         for seed in seeds:
             made = world(seed)
@@ -41,7 +41,7 @@ def first_violation(seeds: range, world: type[Any]) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Any:
-    """What disks refuse is logged by the thousand here."""
+    """Disable logging in this block, because thousands of refusals of disks would be logged."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the product finds instead of ``threading``, ``time`` and ``queue.SimpleQueue`` while threads take turns.
+"""Replacements for ``threading``, ``time`` and ``queue.SimpleQueue`` in the product while threads take turns.
 
-They behave as the standard library's, also where that is inconvenient: a notification may go to a waiter whose time has
-just run out. Threads that are no part of the run (a test that looks afterwards) find every lock free.
+They behave as those of the standard library, even where that is inconvenient: a notification may go to a waiter whose
+time has just run out. Threads that are no part of the run (a test that checks afterwards) find every lock free.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class Condition:
             return
         self._check(me)
         while self._waiters and n > 0:
-            self._turns.wake(self._waiters.popleft())  # who has run out of time is woken already: as the real one
+            # a waiter whose time has run out is woken already, as with the real one
+            self._turns.wake(self._waiters.popleft())
             n -= 1
 
     def notify_all(self) -> None:
@@ -211,7 +212,7 @@ class SimpleQueue:
 
 
 class Thread:
-    """Daemon or not makes no difference: every thread must end."""
+    """A thread. Daemon or not makes no difference, because every thread must end."""
 
     def __init__(
         self,
@@ -303,7 +304,8 @@ class _Time(ModuleType):
 
 @contextlib.contextmanager
 def replaced(turns: Turns) -> Iterator[None]:
-    """The product's modules that are loaded see these stand-ins, and so do the futures of the standard library."""
+    """Replace the modules in the product's loaded modules, and in the futures of the standard library, within this
+    block."""
     threads, clock = _Threading(turns), _Time(turns)
     new: dict[Any, Any] = {threading: threads, time: clock, queue.SimpleQueue: lambda: SimpleQueue(turns)}
     before: list[tuple[ModuleType, str, Any]] = []

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the engine and the bookie's machine: every frame given to a log is answered once, in order, and truly.
+"""Stands between the engine and the bookie's machine. It checks that every frame given to a log is answered once, in
+order, and correctly.
 
-Also a stream's client: what it was told is durable must be found by the next start.
+It also has a client of streams: frames that were answered as durable must be found by the next start.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PATIENCE_S = 600.0
 
 
 class Witness:
-    """Steps the machine, and looks at what goes in and out."""
+    """Steps the machine, and checks its events and effects."""
 
     def __init__(self, machine: BookieMachine, disks: Sequence[TurnsDisk], bad: Callable[[str], None]) -> None:
         self._machine, self._disks, self._bad = machine, disks, bad
@@ -74,25 +75,25 @@ class Witness:
 
 
 class Stream:
-    """A client that writes one ledger, and asks questions about it."""
+    """A client that writes one ledger and reads it."""
 
     def __init__(self, engine: BookieEngine, ledger_id: LedgerId, bad: Callable[[str], None]) -> None:
         self._engine, self.ledger_id, self._bad = engine, ledger_id, bad
         self._loop, self._digester = asyncio.get_running_loop(), Digester(DigestType.CRC32C, b"", ledger_id)
         self._id = engine.open_stream(self)
         self._sessions = self._requests = 0
-        self._sent: list[dict[EntryId, bytes]] = []  # the frames of the present session
+        self._sent: list[dict[EntryId, bytes]] = []  # the frames of the current session
         self._acked = 0
         self._ended: Reason | None = None
         self._news = asyncio.Event()
         self._answers: dict[int, ev.SendTrailer | ev.SendLac | ev.SendReply] = {}
         self.confirmed: dict[EntryId, bytes] = {}
         self.seen: dict[EntryId, bytes] = {}
-        """What reads brought."""
+        """The entries that reads returned."""
         self.next_id: EntryId = 0
 
     def leave(self) -> None:
-        """What was delivered is known already."""
+        """Do nothing: answers that were delivered are known already."""
 
     def deliver(self, effect: StreamEffect) -> None:
         match effect:
@@ -130,7 +131,8 @@ class Stream:
         self._acked = frames
 
     async def write(self, frames: Sequence[Sequence[bytes]]) -> Reason | None:
-        """Send frames of these entries behind those that are durable; None when all are, or why not."""
+        """Send frames of these entries after those that are durable. Return None when all are durable, or the reason
+        why not."""
         self._sessions += 1
         self._sent, self._acked, self._ended = [], 0, None
         session, at = self._sessions, self.next_id
