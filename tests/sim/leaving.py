@@ -161,7 +161,7 @@ class Leaving:
             self._obey(name, True)
 
     def cancel_if_hopeless(self) -> None:
-        """In peace, cancel a drain for which bookies that died for good leave too few others. The command refuses such
+        """Cancel, in peace, a drain for which bookies that died for good leave too few others. The command refuses such
         a drain, but here they died after it began."""
         world = self.world
         others = [name for name, bookie in world.bookies.items() if bookie.alive and name not in self.drained]

@@ -40,7 +40,8 @@ class BrokenPromiseError(Exception):
 
 @dataclass(slots=True)
 class World:
-    """What disturbances work on. ``afterwards`` has functions that are called once all copies are complete again."""
+    """The cluster and the journals on which disturbances work. ``afterwards`` has functions that are called
+    once all copies are complete again."""
 
     cluster: HealCluster
     journals: Journals

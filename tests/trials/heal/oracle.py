@@ -28,7 +28,7 @@ def pattern_of(ledger_id: int) -> Pattern:
 
 @dataclass(slots=True)
 class Known:
-    """What the clients know about one ledger. ``ends`` has every end that a client got. ``left`` says that the writer
+    """The clients' knowledge about one ledger. ``ends`` has every end that a client got. ``left`` says that the writer
     ended without closing the ledger, and ``closed`` that it closed it."""
 
     ledger_id: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the trial's processes report their progress to each other: empty files in a folder, and lines in a list."""
+"""Marks, with which the trial's processes show their progress: empty files in a folder, and lines in a list."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all kinds of rounds use: a cluster behind proxies, a client, drivers, and checks of logs."""
+"""The rig of all kinds of rounds: a cluster behind proxies, a client, drivers, and checks of logs."""
 
 from __future__ import annotations
 
