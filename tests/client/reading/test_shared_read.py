@@ -161,12 +161,13 @@ def test_a_bookie_in_limbo_gives_way_to_the_others() -> None:
 
 
 def test_bookies_of_a_later_fragment_share_it() -> None:
-    fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(2_000, ("b0", "b3", "b2")))
+    fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(2_003, ("b2", "b0", "b3")))
     world = shared(SLOW, SLOW, SLOW, SLOW, record=metadata(3, 3, 2, fragments=fragments).value)
     for _, read in world.asked:
         assert read.bookie in world.record.fragment_of(read.first).ensemble
-        assert not read.first < 2_000 <= read.last
+        assert not read.first < 2_003 <= read.last
     assert world.lines["b3"].sent > 4 * ANSWER
+    assert {read.bookie for _, read in world.asked if 2_100 < read.first < 2_900} == {"b0", "b2", "b3"}
 
 
 def small(sharing: Sharing, values: int, bytes_max: int = 800) -> SharedRead:
@@ -233,6 +234,19 @@ def test_a_later_chunk_that_failed_is_read_again_when_it_is_first() -> None:
     again = [effect for effect in effects if isinstance(effect, ev.SendRead) and effect.first == two.first]
     assert len(again) == 1
     assert not any(isinstance(effect, ev.Fail) for effect in effects)
+
+
+def test_the_failure_of_the_first_chunk_ends_the_read_and_cancels_what_others_asked_for() -> None:
+    _, machine, (one, two, three) = begun()
+    pending, effects = [one], list[object]()
+    for _ in range(20):  # all bookies fail, three times
+        effects = machine.step(ev.ReadFailed(pending.pop().request, "away")) if pending else []
+        effects = effects or machine.step(ev.TimerFired("again 1"))
+        pending += [each for each in effects if isinstance(each, ev.SendRead) and each.first == one.first]
+        if machine.done:
+            break
+    assert isinstance(effects[-1], ev.Fail)
+    assert {each.request for each in effects if isinstance(each, ev.CancelRead)} == {two.request, three.request}
 
 
 def test_a_chunk_that_has_its_bytes_asks_for_more_only_when_it_is_first() -> None:
