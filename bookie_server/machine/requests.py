@@ -62,20 +62,21 @@ Frame = bytes | bytearray | memoryview
 class Request:
     """One request under way. Each path has a subclass with its own state."""
 
-    __slots__ = (
-        "asking", "fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving", "stream", "urgent",
-    )  # fmt: skip
+    __slots__ = ("asking", "fencing", "ledger_id", "path", "pieces", "request_id", "resolved", "resolving", "urgent")
 
     def __init__(
         self, request_id: RequestId, ledger_id: LedgerId, path: Path, *, fencing: bool = False, urgent: bool = False
     ) -> None:
         self.request_id, self.ledger_id, self.path, self.fencing = request_id, ledger_id, path, fencing
-        self.stream: StreamId = request_id[0]
         self.urgent = fencing or urgent  # is served before other requests
         self.asking: ReadFrames | ReadMemberships | None = None  # the effect that waits until storage may be asked
         self.pieces: Sequence[Piece] | None = None  # pieces being read
         self.resolving: Sequence[Unresolved] | None = None  # frames whose memberships are being read
         self.resolved: dict[Unresolved, object] = {}
+
+    @property
+    def stream(self) -> StreamId:
+        return self.request_id[0]
 
 
 class Requests:

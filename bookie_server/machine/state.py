@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bk_core.entries.frame import FrameExtent, FrameHeader, FrameKind
-from bk_core.fixed import fixed
 from bk_core.model import NO_ENTRY, EntryId, LedgerId
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine.disk_places import Place, Unresolved
@@ -86,7 +85,7 @@ class LedgerFacts:
     trouble: Reason = Reason.REASON_NONE
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LookupPlan:
     """The answer for the requested ids up to ``answered_through``: pieces, and the ranges that no intact frame covers.
     ``unresolved`` names places whose ids must be read first; then the other fields are empty."""

@@ -659,13 +659,11 @@ class ReadStream(LaneStream):
 
     def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
         self._answers.append(answer)
-        if type(answer) is events.SendTrailer:
-            self.waiting += _ranges_of(answer)
+        self.waiting += _ranges_of(answer)
 
     def _next(self) -> events.SendPart | events.SendTrailer:
         answer = self._answers.popleft()
-        if type(answer) is events.SendTrailer:
-            self.waiting -= _ranges_of(answer)
+        self.waiting -= _ranges_of(answer)
         return answer
 
     def take_effect(self, effect: StreamEffect) -> None:
@@ -704,7 +702,9 @@ class ReadStream(LaneStream):
             self.engine.feed(events.PartSent(request))
 
 
-def _ranges_of(answer: events.SendTrailer) -> int:
+def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
+    if isinstance(answer, events.SendPart):
+        return 0
     return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
 
 

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameExtent, FrameHeader, FrameKind, frame_extent, parse_header
-from bk_core.fixed import fixed
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
@@ -40,7 +39,7 @@ FRAMES_MAX = 64
 _SEGMENTS_AHEAD = 4  # how many sealed segments that begin above the first id one look-up considers
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """The index's answer for the ids from ``first`` to ``through``. Each of them is in exactly one piece, absent range
     or unknown range. ``through`` is below the last requested id if there were more frames than one look-up considers,
