@@ -8,7 +8,7 @@ Only the Arrow methods import pyarrow, so that a bookie does not need it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bk_core.errors import EntryTooLargeError, InvalidArgumentError
-from bk_core.fixed import fixed
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 
@@ -62,7 +61,7 @@ def check_entry_size(size: int, lengths: U32 | I64 | None = None) -> None:
         )
 
 
-@fixed(eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class EntryBatch:
     """A run of entries of one ledger, in columns. No code changes the arrays or the payload of a batch.
 

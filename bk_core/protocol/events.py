@@ -7,19 +7,19 @@ answer or a failure. A missed deadline is a failure. The buffers in events and e
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.packets import Buffer as Buffer
 from bk_core.errors import BookKeeperError
-from bk_core.fixed import fixed
 from bk_core.model import BookieId, EntryId, LedgerMetadata, Versioned
 from bk_core.placement import FLAT, Landscape
 from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
 
 
 # --- sessions with bookies (P1) --------------------------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FramesAcked:
     """The first ``frames`` frames of this session are durable at the bookie."""
 
@@ -28,7 +28,7 @@ class FramesAcked:
     frames: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SessionEnded:
     """The bookie refused a frame or the session. The first ``frames`` frames of the session are durable."""
 
@@ -39,7 +39,7 @@ class SessionEnded:
     message: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SessionBroken:
     """The stream broke. Frames after the last acked one may or may not be durable."""
 
@@ -48,7 +48,7 @@ class SessionBroken:
     message: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Forced:
     """The bookie has synced the frames that it had acked in this session when the force was sent."""
 
@@ -56,7 +56,7 @@ class Forced:
     session: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ForceFailed:
     """The bookie did not sync, or did not answer in time."""
 
@@ -65,7 +65,7 @@ class ForceFailed:
     message: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class AttachSession:
     """Open a session to the bookie at ensemble ``index``. If ``deferred``, the bookie may ack frames before it syncs
     them."""
@@ -77,7 +77,7 @@ class AttachSession:
     deferred: bool = False
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendFrame:
     """Send a frame on an attached session. The frame already names the session."""
 
@@ -87,7 +87,7 @@ class SendFrame:
     frame: Buffer
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class DetachSession:
     """End a session. Its later events are ignored."""
 
@@ -96,7 +96,7 @@ class DetachSession:
     session: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendForce:
     """Let the bookie sync the frames that it acked in this session, over the connection on which the session lives."""
 
@@ -111,33 +111,33 @@ SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 
 
 # --- metadata store ---------------------------------------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataWritten:
     """The compare-and-set was applied. ``metadata`` is the new record."""
 
     metadata: Versioned[LedgerMetadata]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataConflicted:
     """The compare-and-set found another version, so nothing was written."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataRead:
     """The record as the store holds it."""
 
     metadata: Versioned[LedgerMetadata]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataCallFailed:
     """A call to the metadata store failed. If the error's outcome is UNKNOWN, a write may have been applied."""
 
     error: BookKeeperError
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class BookiesRead:
     """The bookies that are registered as writable. The ``quarantined`` bookies failed lately and are chosen last."""
 
@@ -146,7 +146,7 @@ class BookiesRead:
     landscape: Landscape = FLAT
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class WriteMetadata:
     """Write the ledger's record if its version is still ``version`` (compare-and-set)."""
 
@@ -154,7 +154,7 @@ class WriteMetadata:
     version: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadMetadata:
     """Read the record of the machine's ledger. With ``fresh`` the record must be as new as this call, unless the ledger
     is closed."""
@@ -162,12 +162,12 @@ class ReadMetadata:
     fresh: bool = False
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadBookies:
     """Read the writable bookies."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MarkUnderreplicated:
     """Record in the metadata store that these bookies lack entries of the ledger (P8)."""
 
@@ -179,14 +179,14 @@ MetadataEffect: TypeAlias = WriteMetadata | ReadMetadata | ReadBookies | MarkUnd
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The timer ``name`` expired."""
 
     name: str
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Fire the timer ``name`` once after ``delay_ms``; this replaces a running timer of that name."""
 
@@ -194,7 +194,7 @@ class SetTimer:
     delay_ms: float
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CancelTimer:
     """Stop the timer ``name`` if it runs."""
 
@@ -202,32 +202,32 @@ class CancelTimer:
 
 
 # --- writer -----------------------------------------------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Append:
     """The application hands over a batch; its entries get the next ids."""
 
     batch: EntryBatch
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Force:
     """The application wants every entry sent so far to be durable. It matters to a writer with deferred syncs, whose
     bookies ack entries before they sync them."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Close:
     """The application closes the ledger at its last entry."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Confirm:
     """Every entry up to ``lac`` is confirmed. Wake the callers that wait for one of these entries."""
 
     lac: EntryId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Acked:
     """A writer with deferred syncs has an ack quorum for every entry up to ``through``. The entries are confirmed once
     they are forced."""
@@ -235,14 +235,14 @@ class Acked:
     through: EntryId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Fail:
     """The machine has failed and does nothing more. Raise this error in every caller that still waits."""
 
     error: BookKeeperError
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendLac:
     """Send the LAC to a bookie, so that readers learn it before the next entry (P9). No answer is expected."""
 
@@ -250,14 +250,14 @@ class SendLac:
     lac_body: bytes
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FinishClose:
     """The ledger is closed. ``metadata`` is its record, which holds the last entry id."""
 
     metadata: Versioned[LedgerMetadata]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FailClose:
     """The ledger could not be closed by this writer."""
 
@@ -265,7 +265,7 @@ class FailClose:
 
 
 # --- reading and recovery ---------------------------------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendRead:
     """Ask one bookie for the entries ``first`` to ``last``. With ``fence`` this is a recovery read, which also fences
     the ledger. With ``cut`` the bookie sends only these parts of the entries."""
@@ -279,14 +279,14 @@ class SendRead:
     cut: Cut | None = None
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CancelRead:
     """Cancel this request. The machine does not need the rest of its answer."""
 
     request: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FramesRead:
     """A part of an answer to SendRead came. ``frames`` holds whole frames that are not verified yet."""
 
@@ -294,7 +294,7 @@ class FramesRead:
     frames: memoryview
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadAnswered:
     """The trailer of an answer came (P4). Each id up to ``answered_through`` came in a frame or is in ``absent`` or
     ``unknown``. The bookie did not answer the ids above ``answered_through``."""
@@ -306,7 +306,7 @@ class ReadAnswered:
     detail: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadFailed:
     """No answer came, or the answer broke off before its trailer. Ids that did not arrive are UNKNOWN (P4)."""
 
@@ -315,19 +315,19 @@ class ReadFailed:
     reason: Reason = Reason.REASON_NONE
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class DeliverBatch:
     """Hand the next entries of the range to the caller. They are verified and in order."""
 
     batch: EntryBatch
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FinishRead:
     """Every requested entry was delivered."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendFence:
     """Fence the ledger on one bookie and ask for its evidence of the LAC."""
 
@@ -335,7 +335,7 @@ class SendFence:
     bookie: BookieId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendReadLac:
     """Ask one bookie for its evidence of the LAC, without fencing. ``index`` is the number of the request."""
 
@@ -343,7 +343,7 @@ class SendReadLac:
     bookie: BookieId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendWatchLac:
     """Ask one bookie for its evidence of the LAC. The bookie answers once its LAC is above ``above`` or its wait times
     out (P10). ``index`` is the number of the request."""
@@ -353,7 +353,7 @@ class SendWatchLac:
     above: EntryId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LacAnswered:
     """A bookie sent its evidence of the LAC. Only evidence with a valid digest counts (P5). If the request was
     SendFence, the fence is durable."""
@@ -364,7 +364,7 @@ class LacAnswered:
     lac_frame: Buffer = b""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LacFailed:
     """The bookie did not answer a request for its evidence of the LAC, or refused it."""
 
@@ -377,7 +377,7 @@ LacEvent: TypeAlias = LacAnswered | LacFailed
 ReadEvent: TypeAlias = FramesRead | ReadAnswered | ReadFailed
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FinishRecovery:
     """This recovery or another client has closed the ledger. ``metadata`` is its record, which holds the last entry
     id."""
@@ -386,7 +386,7 @@ class FinishRecovery:
     recovered_entries: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FinishEnd:
     """Readers may see the entries up to ``last``. ``metadata`` is the ledger's record as it was read last."""
 
@@ -394,7 +394,7 @@ class FinishEnd:
     last: EntryId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class BackOff:
     """Fire the timer ``again`` after ``factor`` times the duration of this attempt of a recovery (P7)."""
 
@@ -402,14 +402,14 @@ class BackOff:
 
 
 # --- following a ledger that another client writes --------------------------------------------------------------------
-@fixed()
+@dataclass(frozen=True, slots=True)
 class RefreshLac:
     """A caller wants the current record and the current LAC. The follower answers with FinishRefresh for ``caller``."""
 
     caller: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FinishRefresh:
     """The record and the LAC that ``caller`` requested are known, or ``error`` says why they are not."""
 
@@ -417,19 +417,19 @@ class FinishRefresh:
     error: BookKeeperError | None
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class WatchMetadata:
     """Watch the record of the machine's ledger from now on."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataWatched:
     """The watch on the record is set, or ``error`` says why not."""
 
     error: BookKeeperError | None = None
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MetadataChanged:
     """The watch saw a newer record, or (None) that the record was deleted."""
 

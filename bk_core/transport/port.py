@@ -15,7 +15,6 @@ from typing import Protocol
 
 from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, Outcome, TransportError
-from bk_core.fixed import fixed
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
@@ -65,7 +64,7 @@ class NewSession:
     deferred: bool = False
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadPart:
     """A part of an answer to a read. It has one or more whole frames, in a buffer that must not be changed."""
 

@@ -10,11 +10,10 @@ create than dataclasses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from bk_core.entries.frame import FrameHeader
-from bk_core.fixed import fixed
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
@@ -28,7 +27,7 @@ TimerId: TypeAlias = RequestId | None
 # --- events: the add stream ---
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SessionAttached:
     """A client opened a session. Frames of one ledger will follow under its number. The key proves the client's right
     to write to the ledger (RULES L2)."""
@@ -51,7 +50,7 @@ class FramesArrived(NamedTuple):
     The machine does not check such a frame again."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class StreamOwned:
     """The owners of a stream, before the stream sends anything else."""
 
@@ -60,7 +59,7 @@ class StreamOwned:
     """The owners' names, each with the number of bytes that all streams of this owner may have in flight."""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SessionsDetached:
     """The client wants no more acks for these sessions. Frames that the log already has are still written."""
 
@@ -68,7 +67,7 @@ class SessionsDetached:
     sessions: Sequence[int]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class StreamClosed:
     """The stream is gone. Its sessions, requests and parts end with it."""
 
@@ -86,7 +85,7 @@ class GroupCommitted(NamedTuple):
     group_bytes: int = 0  # the maximum size of the next group; a stream may have twice as much in flight; 0: unknown
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CommitFailed:
     """The frames of this log's Commit effects that were not reported durable will never be durable. ``final`` means
     that a sync failed: nothing is ever acknowledged again, and no commit of any log is reported (RULES S6). Otherwise
@@ -98,7 +97,7 @@ class CommitFailed:
     log: int = 0
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FramesRead:
     """The answer to a ReadFrames effect. It has a buffer for each piece, or None for a piece that fails its checks."""
 
@@ -106,7 +105,7 @@ class FramesRead:
     frames: Sequence[bytes | bytearray | memoryview | None]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class MembershipsRead:
     """The answer to a ReadMemberships effect. It has an object of the storage for each place, or None for a frame that
     fails its checks."""
@@ -118,7 +117,7 @@ class MembershipsRead:
 # --- events: requests ---
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadRequested:
     """Read the entries first to last. With ``fence_key`` it is a recovery read, which fences first. With ``ids_only``
     the answer is a trailer alone: this bookie has each id up to ``answered_through`` that is neither absent nor
@@ -134,14 +133,14 @@ class ReadRequested:
     cut: Cut | None = None
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class PartSent:
     """The part of a SendPart effect of this request has been sent; the next part may follow."""
 
     request: RequestId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class StreamStalled:
     """For a while (``read_stall_s``) the client has read none of the answers that are ready on this stream. PartSent
     ends this state."""
@@ -149,7 +148,7 @@ class StreamStalled:
     stream: StreamId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class FenceRequested:
     """Fence the ledger, even if this bookie has nothing of it, and answer with the evidence of its LAC."""
 
@@ -158,7 +157,7 @@ class FenceRequested:
     ledger_key: bytes = field(repr=False)
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadLacRequested:
     """Answer with the evidence of the LAC, without fencing."""
 
@@ -166,7 +165,7 @@ class ReadLacRequested:
     ledger_id: LedgerId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class WriteLacRequested:
     """The writer reports how far its entries are confirmed (RULES P9: acked entries become visible)."""
 
@@ -176,7 +175,7 @@ class WriteLacRequested:
     lac_body: bytes
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class DeleteHintRequested:
     """A client says that these ledgers were deleted. The bookie only looks them up (RULES S9)."""
 
@@ -184,7 +183,7 @@ class DeleteHintRequested:
     ledger_ids: Sequence[LedgerId]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class WatchLacRequested:
     """Answer once there is evidence of a LAC above ``previous_lac``, or after ``timeout_ms`` (RULES P10)."""
 
@@ -194,21 +193,21 @@ class WatchLacRequested:
     timeout_ms: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The client no longer waits for the answer, so none is sent."""
 
     request: RequestId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The timer of this id ran out."""
 
     timer: TimerId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadOnlyChanged:
     """From now on new adds to ledgers of this log are refused, or accepted again. Fences are always accepted."""
 
@@ -216,7 +215,7 @@ class ReadOnlyChanged:
     log: int = 0
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LedgersDeleted:
     """These ledgers are deleted. The collector has asked the metadata store twice, as RULES S9 demands. The machine
     gives their deletion records to the log and takes no more adds to them. Once the records are durable, it refuses
@@ -225,7 +224,7 @@ class LedgersDeleted:
     ledger_ids: Sequence[LedgerId]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CopiesUnwanted:
     """The records of these closed ledgers name only other bookies (S9), so this bookie may drop its copies."""
 
@@ -271,7 +270,7 @@ class Commit(NamedTuple):
     headers: Sequence[FrameHeader]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Ended:
     """A session is over. Its first ``frames`` frames are durable, and the next frame was refused for ``reason``. If the
     reason is INTEGRITY because other entries are stored at some of its ids, ``differing`` has these ids."""
@@ -293,7 +292,7 @@ class SendAcks(NamedTuple):
     ended: list[Ended]
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CloseStream:
     """The client broke the lane's rules, or reads none of its answers while other streams wait. The stream must end,
     and answers queued on it may be lost. StreamClosed follows."""
@@ -302,7 +301,7 @@ class CloseStream:
     message: str
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class PauseStream:
     """Take no more messages of this stream, because too many of its bytes wait for a commit, or too many of its
     requests wait for answers."""
@@ -310,14 +309,14 @@ class PauseStream:
     stream: StreamId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ResumeStream:
     """Take messages of this stream again."""
 
     stream: StreamId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Part of an answer. It is the entries ``first`` to ``last`` of the frame at ``place``, or the frame itself if
     these are all its entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``."""
@@ -328,7 +327,7 @@ class Piece:
     last_only: bool = False
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadFrames:
     """Read these pieces in the segments of this log and check them. FramesRead follows."""
 
@@ -337,7 +336,7 @@ class ReadFrames:
     log: int = 0
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadMemberships:
     """Read the ids that the frames at these places of this log hold. MembershipsRead follows."""
 
@@ -346,7 +345,7 @@ class ReadMemberships:
     log: int = 0
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendPart:
     """Whole frames that answer part of a read. PartSent follows once they are sent. ``lac`` is the greatest LAC for
     which this bookie has evidence."""
@@ -356,7 +355,7 @@ class SendPart:
     lac: EntryId = -1
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendTrailer:
     """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id.
     ``known`` means that this bookie knows the ledger. ``lac`` is as in SendPart."""
@@ -369,7 +368,7 @@ class SendTrailer:
     lac: EntryId = -1
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendLac:
     """Ends a fence, a LAC read or a watch. ``lac`` is as in SendPart. With a ``trouble`` this bookie may have lost
     entries of the ledger, so the evidence may be older than the ledger's end."""
@@ -380,7 +379,7 @@ class SendLac:
     trouble: Reason = Reason.REASON_NONE
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SendReply:
     """Ends a control request that returns no evidence. Without a ``reason`` it was carried out, and otherwise it was
     refused."""
@@ -390,7 +389,7 @@ class SendReply:
     message: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class SetTimer:
     """Fire once after ``delay_ms``."""
 
@@ -398,14 +397,14 @@ class SetTimer:
     delay_ms: int
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class CancelTimer:
     """Stop the timer of this id, if it runs."""
 
     timer: TimerId
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LookForDeletion:
     """Ask the metadata store whether these ledgers, which are held here, were deleted. LedgersDeleted may follow much
     later, for some of them or none."""

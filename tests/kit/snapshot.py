@@ -2,9 +2,9 @@
 """Copies and fingerprints of machines, for exhaustive search (RULES P11). Pure.
 
 One walk over slots and dictionaries serves every machine, and a whole world of machines. Copies share immutable
-objects: frozen and fixed dataclasses, buffers, enum members, errors, classes. They also share objects that a machine
-got from outside (``injected``: callables, sources of randomness), unless these have ``copy()`` and ``fingerprint()`` of
-their own.
+objects: frozen dataclasses, buffers, enum members, errors, classes. They also share objects that a machine got from
+outside (``injected``: callables, sources of randomness), unless these have ``copy()`` and ``fingerprint()`` of their
+own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bk_core.entries.digest import Digester
-from bk_core.fixed import FIXED
 
 T = TypeVar("T")
 
@@ -94,7 +93,7 @@ def _own(thing: Any, method: str, otherwise: object) -> Any:
 @cache
 def _is_frozen(kind: type) -> bool:
     parameters = getattr(kind, "__dataclass_params__", None)
-    return kind in FIXED or (parameters is not None and bool(parameters.frozen))
+    return parameters is not None and bool(parameters.frozen)
 
 
 class _Copier:

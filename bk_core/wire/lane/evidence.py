@@ -4,12 +4,13 @@ bookie does not have."""
 
 from __future__ import annotations
 
-from bk_core.fixed import fixed
+from dataclasses import dataclass
+
 from bk_core.model import EntryId
 from bk_core.wire.lane.reasons import EntryRange
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class LacEvidence:
     """A bookie's evidence of a ledger's end. Only parts with a valid digest count (P5)."""
 
@@ -21,7 +22,7 @@ class LacEvidence:
     known: bool
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class ReadTrailer:
     """The end of an answer (P4). Without it, ids that did not arrive are UNKNOWN."""
 

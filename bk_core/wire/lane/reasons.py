@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from bk_core.fixed import fixed
 from bk_core.model import EntryId
 
 
@@ -62,7 +62,7 @@ class LaneMessage(NamedTuple):
     frames: Sequence[Buffer] = ()
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class EntryRange:
     """The entry ids ``first`` to ``last``, both inclusive; if they are UNKNOWN, ``reason`` and ``message`` say why."""
 
@@ -72,7 +72,7 @@ class EntryRange:
     message: str = ""
 
 
-@fixed()
+@dataclass(frozen=True, slots=True)
 class Cut:
     """The parts of each entry that a read requests. These are the first ``head`` bytes or, if ``head`` is 0,
     ``ranges``. The first item of ``ranges`` is for entry ``first``, the next for the entry after it, and so on. An item
