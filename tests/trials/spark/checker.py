@@ -22,11 +22,11 @@ class Outcome(Enum):
     """The outcome of a write, as its writer knows it."""
 
     DONE = "done"
-    """The rows must be there."""
+    """The log must have all of the rows."""
     FAILED = "failed"
-    """None of the rows may be there."""
+    """The log must have none of the rows."""
     UNKNOWN = "unknown"
-    """Either all of the rows are there or none."""
+    """The log must have all of the rows, or none."""
 
 
 class Broken(Enum):
