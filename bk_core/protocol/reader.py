@@ -17,7 +17,7 @@ finish the cancelled request before it begins the next one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -44,7 +44,8 @@ class RangeRead:
 
     ``prefer`` turns the ring of ensemble indices, so that readers spread over the bookies. Bookies in ``avoid`` are
     asked last. With ``verify_each`` the digest of each entry is checked, too. With ``parts`` only these parts of the
-    entries are read. ``suspects`` are the bookies that failed or were late.
+    entries are read. ``new_number`` numbers the requests of reads that share a driver. ``suspects`` are the bookies
+    that failed or were late.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class RangeRead:
         avoid: Collection[BookieId] = (),
         verify_each: bool = False,
         parts: Parts | None = None,
+        new_number: Callable[[], int] | None = None,
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
         self.metadata, self.digester, self.last = metadata, digester, last
@@ -74,7 +76,7 @@ class RangeRead:
         self._always = verify_each or digester.digest_type.needs_key
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
         self._window: Window | None = None
-        self._request = 0
+        self._request, self._new_number = 0, new_number
         self._reach = 0  # the number of ids after the first missing one that a request for a gap covers
         self._said: dict[int, str] = {}  # index → its answer about entry `next`: "" is ABSENT, a text says why UNKNOWN
         self._passes = 0
@@ -121,11 +123,11 @@ class RangeRead:
         return asks or self._exhausted()
 
     def _new_window(self) -> Window:
-        fragments, at = self.metadata.fragments, self.metadata.fragment_index_of(self.next)
-        end = fragments[at + 1].first_entry_id - 1 if at + 1 < len(fragments) else self.last
+        self._fragment = self.metadata.fragment_index_of(self.next)
+        end = self.metadata.last_entry_of(self._fragment)
+        last = self.last if end is None else min(self.last, end)
         held = self._window.held if self._window is not None else []
-        self._fragment = at
-        self._window = Window(self.next, min(self.last, end, self.next + WINDOW_IDS - 1))
+        self._window = Window(self.next, min(last, self.next + WINDOW_IDS - 1))
         for batch in held:
             self._window.add(batch)
         return self._window
@@ -166,7 +168,7 @@ class RangeRead:
         return list(dict.fromkeys(chosen))
 
     def _ask(self, window: Window, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
-        self._request += 1
+        self._request = self._request + 1 if self._new_number is None else self._new_number()
         window.asked(self._request, index, first, last)
         cut = self._parts.cut(first, last) if self._parts else None
         return ev.SendRead(self._request, self._bookie(index), first, last, self.bytes_max, cut=cut)

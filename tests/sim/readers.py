@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bk_core.client.reading.shared_read import PartRead, SharedRead
+from bk_core.client.reading.shared_read import SharedRead
 from bk_core.client.reading.sharing import Sharing
 from bk_core.entries.digest import Digester
 from bk_core.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
@@ -61,7 +61,7 @@ class ReadHost(Host):
         super().__init__(world, name, ledger_id)
         self.next, self.done = first, done
         digester = Digester(metadata.digest_type, PASSWORD, ledger_id)
-        make = partial(PartRead if is_shared else RangeRead, metadata, digester, speculative_ms=SPECULATIVE_MS)
+        make = partial(RangeRead, metadata, digester, speculative_ms=SPECULATIVE_MS)
         prefer = world.random.randrange(metadata.ensemble_size)
         self.machine: RangeRead | SharedRead
         if is_shared:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias, cast
 
 from bk_core.client.config import ClientConfig
-from bk_core.client.reading.shared_read import PartRead, SharedRead
+from bk_core.client.reading.shared_read import SharedRead
 from bk_core.client.reading.sharing import Sharing
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
@@ -41,7 +41,7 @@ from bk_core.protocol.events import (
     SetTimer,
     TimerFired,
 )
-from bk_core.protocol.reader import ReadEvent
+from bk_core.protocol.reader import RangeRead, ReadEvent
 from bk_core.transport.port import ReadPart, RefusedError, ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
@@ -150,7 +150,7 @@ async def read_range(
     """Read the entries ``first`` to ``last`` in order, each once and verified. Bookies in ``slow`` are asked last. With
     ``parts``, read only these parts of the entries. Raises NoSuchEntryError, EntryUnreadableError,
     PermissionDeniedError, and AuthenticationError if every bookie of an entry refuses this client."""
-    make = partial(PartRead, metadata, digester, speculative_ms=config.speculative_read_ms, parts=parts)
+    make = partial(RangeRead, metadata, digester, speculative_ms=config.speculative_read_ms, parts=parts)
     sharing = Sharing(metadata.write_quorum_size)
     read = SharedRead(
         make,

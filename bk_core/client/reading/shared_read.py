@@ -19,12 +19,10 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
 
 from bk_core.client.reading.sharing import Sharing
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.protocol import events as ev
-from bk_core.protocol.answers import Window
 from bk_core.protocol.reader import RangeRead, ReadEffect, ReadEvent
 
 CHUNKS_PER_ANSWER = 8
@@ -34,13 +32,16 @@ trip, which is short compared to a chunk wherever packets are lost; smaller chun
 ENTRY_OVERHEAD_BYTES = 16
 """About the bytes of a frame for each entry besides its payload."""
 
+_TURNS: dict[type, int] = {ev.DeliverBatch: 1, ev.FinishRead: 2, ev.Fail: 2}
+"""The order of effects. All others come first."""
+
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
     """One RangeRead. ``requests`` have not ended. ``held`` waits until the chunk is first, and ``waiting`` are the
     events that it handles then."""
 
-    read: PartRead
+    read: RangeRead
     slot: int
     bookie: BookieId = ""
     whole: bool = False
@@ -57,41 +58,13 @@ class _Chunk:
         return not (self.done or self.failed or self.waiting)
 
 
-class PartRead(RangeRead):
-    """A RangeRead of a part of a shared range. ``numbered`` returns the number of each request."""
-
-    def __init__(self, *given: Any, numbered: Callable[[], int], **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._numbered = numbered
-
-    def end_after(self, event: ev.ReadAnswered) -> bool:
-        """End the part with this answer, before its step, if all of the answer is delivered and nothing else was asked
-        or kept. Return whether it ends there."""
-        window = self._window
-        if window is None or window.held or [request for request, _ in window.pending()] != [event.request]:
-            return False
-        if event.answered_through + 1 != self.next:
-            return False
-        self.last = window.last = event.answered_through
-        return True
-
-    def is_pending(self, request: int) -> bool:
-        """Return whether this request has not ended."""
-        answer = self._window.answers.get(request) if self._window is not None else None
-        return answer is not None and not answer.finished
-
-    def _ask(self, window: Window, index: int, first: EntryId, last: EntryId) -> ev.SendRead:
-        self._request = self._numbered() - 1
-        return super()._ask(window, index, first, last)
-
-
 class SharedRead:
-    """Reads the entries ``first`` to ``last`` in order. ``make`` makes a PartRead of (first, last), with the arguments
-    ``bytes_max``, ``prefer``, ``avoid`` and ``numbered``."""
+    """Reads the entries ``first`` to ``last`` in order. ``make`` makes a RangeRead of (first, last), with the arguments
+    ``bytes_max``, ``prefer``, ``avoid`` and ``new_number``."""
 
     def __init__(
         self,
-        make: Callable[..., PartRead],
+        make: Callable[..., RangeRead],
         metadata: LedgerMetadata,
         first: EntryId,
         last: EntryId,
@@ -148,6 +121,8 @@ class SharedRead:
             return []
         if isinstance(event, ev.TimerFired):
             event = ev.TimerFired(event.name.partition(" ")[0])
+        elif not isinstance(event, ev.FramesRead):
+            self._forget(chunk, event.request)
         if chunk.whole:
             return self._step_whole(chunk, event)
         self._handed = 0
@@ -159,13 +134,18 @@ class SharedRead:
         return _in_order([*effects, *self._go_on()])
 
     def _step_whole(self, chunk: _Chunk, event: ReadEvent) -> list[ReadEffect]:
-        shares = self._sharing.wanted > 1 and isinstance(event, ev.ReadAnswered) and event.request != self._continued
-        if shares and isinstance(event, ev.ReadAnswered) and chunk.read.end_after(event):
-            self._members, self._served, self._next = [chunk.bookie], {}, event.answered_through + 1
-            chunk.whole = False
-            return _in_order([*self._feed(chunk, event), *self._go_on()])
+        if self._sharing.wanted > 1 and isinstance(event, ev.ReadAnswered) and self._can_end(chunk, event):
+            self._members, self._served, self._next = [chunk.bookie], {}, chunk.read.next
+            chunk.done = True
+            return _in_order(self._go_on())
         effects = self._feed(chunk, event)
         return [*effects, *self._go_on()] if chunk.done else effects
+
+    def _can_end(self, chunk: _Chunk, event: ev.ReadAnswered) -> bool:
+        """Return whether the read of a whole range can end with this answer: all of it is delivered, nothing else was
+        asked, and the driver does not ask for more."""
+        is_last = not chunk.requests and event.request != self._continued
+        return is_last and event.answered_through + 1 == chunk.read.next
 
     def _chunk_of(self, event: ReadEvent) -> _Chunk | None:
         if not isinstance(event, ev.TimerFired):
@@ -185,10 +165,7 @@ class SharedRead:
 
     # --- effects -----------------------------------------------------------------------------------------------------
     def _feed(self, chunk: _Chunk, event: ReadEvent) -> list[ReadEffect]:
-        effects = self._carry(chunk, chunk.read.step(event))
-        if isinstance(event, (ev.ReadAnswered, ev.ReadFailed)):
-            self._forget(chunk, event.request)
-        return effects
+        return self._carry(chunk, chunk.read.step(event))
 
     def _carry(self, chunk: _Chunk, effects: list[ReadEffect]) -> list[ReadEffect]:
         """Return the effects of a chunk that leave this machine. Batches of later chunks are kept."""
@@ -247,13 +224,10 @@ class SharedRead:
 
     def _cancel(self, chunk: _Chunk) -> list[ReadEffect]:
         """Cancel the requests of a chunk that have not ended."""
-        over: list[ReadEffect] = []
-        for request in sorted(chunk.requests):
-            is_pending = chunk.read.is_pending(request)
+        pending = sorted(chunk.requests)
+        for request in pending:
             self._forget(chunk, request)
-            if is_pending:
-                over.append(ev.CancelRead(request))
-        return over
+        return [ev.CancelRead(request) for request in pending]
 
     # --- chunks ------------------------------------------------------------------------------------------------------
     def _go_on(self) -> list[ReadEffect]:
@@ -333,9 +307,8 @@ class SharedRead:
         ids = max(1, int(self._chunk_bytes / size))
         if 0 < self._frame_ids < 2 * ids:  # whole frames, if all are equally long: a bookie need not slice them
             ids = self._frame_ids * max(1, round(ids / self._frame_ids))
-        fragments, at = self._metadata.fragments, self._metadata.fragment_index_of(self._next)
-        end = fragments[at + 1].first_entry_id - 1 if at + 1 < len(fragments) else self.last
-        last = min(self.last, end, self._next + ids - 1)
+        end = self._metadata.last_entry_of(self._metadata.fragment_index_of(self._next))
+        last = min(self.last if end is None else min(self.last, end), self._next + ids - 1)
         read = self._new_read(self._next, last, 2 * self._chunk_bytes, self._prefer_of(bookie))
         slot = next(n for n in range(1, len(self._chunks) + 2) if not self._is_taken(n))
         return self._start(_Chunk(read, slot, bookie))
@@ -350,9 +323,9 @@ class SharedRead:
     def _is_taken(self, slot: int) -> bool:
         return any(chunk.slot == slot and not chunk.done for chunk in self._chunks)
 
-    def _new_read(self, first: EntryId, last: EntryId, bytes_max: int, prefer: int) -> PartRead:
+    def _new_read(self, first: EntryId, last: EntryId, bytes_max: int, prefer: int) -> RangeRead:
         avoid = {**self._avoid, **self.suspects, **dict.fromkeys(self._left)}
-        return self._make(first, last, bytes_max=bytes_max, prefer=prefer, avoid=avoid, numbered=self._new_number)
+        return self._make(first, last, bytes_max=bytes_max, prefer=prefer, avoid=avoid, new_number=self._new_number)
 
     def _ensemble(self) -> tuple[BookieId, ...]:
         return self._metadata.fragment_of(self._next).ensemble
@@ -365,10 +338,4 @@ class SharedRead:
 
 def _in_order(effects: list[ReadEffect]) -> list[ReadEffect]:
     """Put requests and timers before batches, so that the bookies work while the consumer does. The end stays last."""
-    batches = [effect for effect in effects if isinstance(effect, ev.DeliverBatch)]
-    ends = [effect for effect in effects if isinstance(effect, (ev.FinishRead, ev.Fail))]
-    return [
-        *(effect for effect in effects if not isinstance(effect, (ev.DeliverBatch, ev.FinishRead, ev.Fail))),
-        *batches,
-        *ends,
-    ]
+    return sorted(effects, key=lambda effect: _TURNS.get(type(effect), 0))

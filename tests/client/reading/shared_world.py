@@ -16,13 +16,13 @@ from typing import Self
 
 import numpy as np
 
-from bk_core.client.reading.shared_read import PartRead, SharedRead
+from bk_core.client.reading.shared_read import SharedRead
 from bk_core.client.reading.sharing import Sharing
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame
 from bk_core.model import LedgerMetadata
 from bk_core.protocol import events as ev
-from bk_core.protocol.reader import ReadEffect, ReadEvent
+from bk_core.protocol.reader import RangeRead, ReadEffect, ReadEvent
 from tests.protocol.kit import LEDGER, digester, metadata
 
 ROUND_TRIP_S = 0.001
@@ -84,7 +84,7 @@ class SharedWorld:
     def read(self, sharing: Sharing | None = None) -> Self:
         record, last = self.record, len(self.values) - 1
         self.sharing = sharing or Sharing(record.write_quorum_size)
-        make = partial(PartRead, record, digester())
+        make = partial(RangeRead, record, digester())
         self.machine = SharedRead(make, record, 0, last, sharing=self.sharing, bytes_max=self.bytes_max, prefer=1)
         self.sharing.waited(0.0, 0.0, 0.0)
         self._carry(self.machine.start())

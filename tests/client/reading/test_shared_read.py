@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from bk_core.client.reading.shared_read import CHUNKS_PER_ANSWER, PartRead, SharedRead
+from bk_core.client.reading.shared_read import CHUNKS_PER_ANSWER, SharedRead
 from bk_core.client.reading.sharing import Sharing
 from bk_core.entries.frame import encode_frame
 from bk_core.errors import NoSuchEntryError
 from bk_core.model import Fragment
 from bk_core.protocol import events as ev
-from bk_core.protocol.reader import ReadEvent
+from bk_core.protocol.reader import RangeRead, ReadEvent
 from bk_core.wire.lane.reasons import EntryRange
 from tests.client.reading.shared_world import SharedWorld
 from tests.kit.amount import some
@@ -172,7 +172,7 @@ def test_bookies_of_a_later_fragment_share_it() -> None:
 
 def small(sharing: Sharing, values: int, bytes_max: int = 800) -> SharedRead:
     record = metadata(3, 3, 2).value
-    make = partial(PartRead, record, digester())
+    make = partial(RangeRead, record, digester())
     return SharedRead(make, record, 0, values - 1, sharing=sharing, bytes_max=bytes_max, prefer=1)
 
 
@@ -288,7 +288,7 @@ class SharedModel(model.World):
     def make(self, first: int, last: int, **options: object) -> SharedRead:
         pick = self.random
         self.sharing = Always(pick.randint(1, 3))
-        made = partial(PartRead, self.metadata, digester())
+        made = partial(RangeRead, self.metadata, digester())
         bytes_max = pick.choice((80, 400, 1 << 20))
         return SharedRead(made, self.metadata, first, last, sharing=self.sharing, bytes_max=bytes_max, **options)
 
