@@ -134,18 +134,13 @@ class SharedRead:
         return _in_order([*effects, *self._go_on()])
 
     def _step_whole(self, chunk: _Chunk, event: ReadEvent) -> list[ReadEffect]:
-        if self._sharing.wanted > 1 and isinstance(event, ev.ReadAnswered) and self._can_end(chunk, event):
+        is_last = isinstance(event, ev.ReadAnswered) and not chunk.requests and event.request != self._continued
+        if is_last and self._sharing.wanted > 1:  # the chunks begin behind what was delivered
             self._members, self._served, self._next = [chunk.bookie], {}, chunk.read.next
             chunk.done = True
             return _in_order(self._go_on())
         effects = self._feed(chunk, event)
         return [*effects, *self._go_on()] if chunk.done else effects
-
-    def _can_end(self, chunk: _Chunk, event: ev.ReadAnswered) -> bool:
-        """Return whether the read of a whole range can end with this answer: all of it is delivered, nothing else was
-        asked, and the driver does not ask for more."""
-        is_last = not chunk.requests and event.request != self._continued
-        return is_last and event.answered_through + 1 == chunk.read.next
 
     def _chunk_of(self, event: ReadEvent) -> _Chunk | None:
         if not isinstance(event, ev.TimerFired):
