@@ -55,9 +55,12 @@ def _where(seen: MessageSeen) -> str:
 def _unreadable(seen: MessageSeen) -> Finding | None:
     if not seen.unreadable:
         return None
-    remedy = f"bk ledger explain {seen.position.ledger_id}" if seen.placed is not None else "start the read behind it"
     if seen.elsewhere:
         remedy = ""  # the error has its own
+    elif seen.placed is not None:
+        remedy = f"bk ledger explain {seen.position.ledger_id}"
+    else:
+        remedy = "start the read behind it"
     return problem(f"a read that reaches entry {seen.position} ends with an error: {seen.unreadable}", remedy)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,17 +23,14 @@ from bk_core.client import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import BookKeeperError, InvalidArgumentError, NoSuchEntryError, TopicError
 from bk_core.model import BookieId, Fragment, LedgerMetadata
-from bk_core.pulsar.cluster import PulsarAccess
+from bk_core.pulsar.cluster import PulsarAccess, PulsarCluster
 from bk_core.pulsar.messages import heads as fields
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder
 from bk_core.pulsar.messages.heads import Heads, read_heads
-from bk_core.pulsar.model.managed_ledger import TopicLedger
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
-from bk_core.pulsar.model.offload import OffloadedCopy
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.transactions import Transactions, TxnId
 from bk_core.pulsar.offloaded.access import OffloadStorage
-from bk_core.pulsar.offloaded.source import OffloadedReads
 from bk_core.pulsar.planning import bytes_of, record_of_copy
 from bk_core.pulsar.proto.message_pb2 import BrokerEntryMetadata, MessageMetadata
 from bk_core.pulsar.reading import LedgerReads
@@ -81,11 +78,10 @@ class Inner:
 class MessageSeen:
     """A message. If the message id names only an entry, ``batch_index`` is −1. ``elsewhere`` is the driver whose
     storage alone has the ledger, and ``not_read_there`` the reason why a read cannot use that storage. ``placed`` is
-    None if the bookies do not have the ledger. ``unreadable``
-    is the reason why the entry could not be read, and ``problem`` the reason why it is not a message. ``refusal`` is
-    the error of a read that has no private key. ``inner`` is None if the entry has no such message. ``outcome`` is the
-    outcome of its transaction: ``committed``, ``aborted``, ``undecided`` or ``unknown``. It is empty outside
-    transactions."""
+    None if the bookies do not have the ledger. ``unreadable`` is the reason why the entry could not be read, and
+    ``problem`` the reason why it is not a message. ``refusal`` is the error of a read that has no private key.
+    ``inner`` is None if the entry has no such message. ``outcome`` is the outcome of its transaction: ``committed``,
+    ``aborted``, ``undecided`` or ``unknown``. It is empty outside transactions."""
 
     topic: TopicSeen
     part: PartSeen
@@ -107,14 +103,6 @@ class MessageSeen:
     chunks: ChunksSeen | None = None
     txn: TxnId | None = None
     outcome: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The reader of entries, and how it reads the ledgers that only object storage has."""
-
-    reads: LedgerReads
-    storage: OffloadStorage
 
 
 def parse_id(text: str) -> MessageId:
@@ -142,39 +130,31 @@ async def see_message(bookkeeper: BookKeeper, name: str, wanted: MessageId, acce
     seen = MessageSeen(topic, part, wanted.entry, wanted.batch_index)
     record = part.records.get(wanted.ledger_id)
     ledger = next(each for each in part.ledgers if each.ledger_id == wanted.ledger_id)
-    copy = _only_copy(ledger)
-    if copy is not None:
-        seen = replace(seen, elsewhere=copy.driver, not_read_there=access.offload.problem(copy) or "")
-        if seen.not_read_there:
-            return seen
-        record = record_of_copy(ledger)
-    elif record is None and wanted.ledger_id not in part.records:
-        record = (await bookkeeper.read_metadata(wanted.ledger_id)).value
-    if record is None:
-        return replace(seen, unreadable=f"ledger {ledger.ledger_id} does not exist in the metadata of the bookies")
-    if copy is None:
-        seen = replace(seen, placed=await _placed(bookkeeper, record, wanted.entry))
-    if record.is_closed and wanted.entry_id > record.last_entry_id:
-        raise _no_entry(part, wanted, f"ledger {wanted.ledger_id} ends at entry {record.last_entry_id}")
-    with closing(OffloadedReads(access.offload)) as offloaded:
-        sources = Sources(LedgerReads(bookkeeper, access.password, offloaded), access.offload)
+    async with PulsarCluster(bookkeeper, access) as cluster:
+        copy = None if ledger.is_in_bookies else ledger.copy
+        if copy is not None:
+            seen = replace(seen, elsewhere=copy.driver, not_read_there=cluster.storage.problem(copy) or "")
+            if seen.not_read_there:
+                return seen
+            record = record_of_copy(ledger)
+        elif record is None and wanted.ledger_id not in part.records:
+            record = (await bookkeeper.read_metadata(wanted.ledger_id)).value
+        if record is None:
+            return replace(seen, unreadable=f"ledger {wanted.ledger_id} does not exist in the metadata of the bookies")
+        if copy is None:
+            seen = replace(seen, placed=await _placed(bookkeeper, record, wanted.entry))
+        if record.is_closed and wanted.entry_id > record.last_entry_id:
+            raise _no_entry(part, wanted, f"ledger {wanted.ledger_id} ends at entry {record.last_entry_id}")
+        at = TopicRange(part.topic, wanted.ledger_id, record, wanted.entry_id, wanted.entry_id, 0, copy=copy)
         try:
-            batch = await _entry(
-                sources.reads,
-                TopicRange(part.topic, wanted.ledger_id, record, wanted.entry_id, wanted.entry_id, 0, copy=copy),
-            )
+            batch = await _entry(cluster.reads(), at)
         except NoSuchEntryError as error:
             if not record.is_closed:
                 raise _no_entry(part, wanted, "no bookie has it") from error
             return replace(seen, unreadable=str(error))
         except BookKeeperError as error:
             return replace(seen, unreadable=str(error))
-        return await _decoded(sources, seen, batch)
-
-
-def _only_copy(ledger: TopicLedger) -> OffloadedCopy | None:
-    """Return the copy of a ledger that bookies may have deleted, or None for any other ledger."""
-    return None if ledger.is_in_bookies else ledger.copy
+        return await _decoded(cluster, seen, batch)
 
 
 def _no_entry(part: PartSeen, wanted: MessageId, why: str) -> InvalidArgumentError:
@@ -222,7 +202,7 @@ async def _entry(reads: LedgerReads, wanted: TopicRange) -> EntryBatch:
     raise NoSuchEntryError(f"entry {wanted.first} of ledger {wanted.ledger_id} is not there")
 
 
-async def _decoded(sources: Sources, seen: MessageSeen, batch: EntryBatch) -> MessageSeen:
+async def _decoded(cluster: PulsarCluster, seen: MessageSeen, batch: EntryBatch) -> MessageSeen:
     heads = read_heads(batch)
     begin, payload, end = (int(each[0]) for each in (heads.begin, heads.payload_begin, heads.payload_end))
     seen = replace(seen, entry_bytes=end - begin, payload_bytes=end - payload)
@@ -242,11 +222,11 @@ async def _decoded(sources: Sources, seen: MessageSeen, batch: EntryBatch) -> Me
         return seen
     if bool(heads.in_transaction[0]):
         seen = replace(seen, txn=heads.txn(0))
-        seen = replace(seen, outcome=await _outcome(sources, seen))
+        seen = replace(seen, outcome=await _outcome(cluster, seen))
     if metadata.HasField("marker_type"):
         return replace(seen, messages_in_entry=0)
     if metadata.num_chunks_from_msg > 1:
-        return replace(seen, chunks=await _chunks(sources, seen, metadata))
+        return replace(seen, chunks=await _chunks(cluster, seen, metadata))
     return _with_message(seen, heads)
 
 
@@ -305,14 +285,14 @@ def _is_batch(seen: MessageSeen) -> bool:
 # --- what other entries say -------------------------------------------------------------------------------------------
 
 
-async def _outcome(sources: Sources, seen: MessageSeen) -> str:
+async def _outcome(cluster: PulsarCluster, seen: MessageSeen) -> str:
     """Return the outcome of the entry's transaction, which a later entry has."""
     part, txn = seen.part, seen.txn
     assert txn is not None
     transactions, is_exact = part.transactions or Transactions(), True
     if part.scanned_from is None or part.scanned_from > seen.position or part.scan_trouble:
         transactions = Transactions()
-        found, is_exact = await _around(sources, seen, behind=True)
+        found, is_exact = await _around(cluster, seen, behind=True)
         for heads in found:
             heads.note(transactions)
     if txn in transactions.committed:
@@ -322,14 +302,14 @@ async def _outcome(sources: Sources, seen: MessageSeen) -> str:
     return "undecided" if is_exact else "unknown"
 
 
-async def _chunks(sources: Sources, seen: MessageSeen, metadata: MessageMetadata) -> ChunksSeen:
+async def _chunks(cluster: PulsarCluster, seen: MessageSeen, metadata: MessageMetadata) -> ChunksSeen:
     """Look for the chunks of a message in the entries around one of them."""
     found, count, uuid = {metadata.chunk_id: seen.position}, metadata.num_chunks_from_msg, metadata.uuid
     is_all_searched = True
     for behind, is_wanted in ((False, metadata.chunk_id > 0), (True, metadata.chunk_id < count - 1)):
         if not is_wanted:
             continue
-        around, is_all = await _around(sources, seen, behind=behind)
+        around, is_all = await _around(cluster, seen, behind=behind)
         is_all_searched &= is_all
         for each in around:
             for row in np.flatnonzero(each.metadata.number(fields.CHUNKS) > 1).tolist():
@@ -339,14 +319,14 @@ async def _chunks(sources: Sources, seen: MessageSeen, metadata: MessageMetadata
     return ChunksSeen(count, dict(sorted(found.items())), is_all_searched)
 
 
-async def _around(sources: Sources, seen: MessageSeen, *, behind: bool) -> tuple[list[Heads], bool]:
+async def _around(cluster: PulsarCluster, seen: MessageSeen, *, behind: bool) -> tuple[list[Heads], bool]:
     """Return the heads of the entries behind the message, or before it, up to SCAN_BYTES, and whether these are all of
     the topic's entries there. The search ends at an entry that cannot be read."""
-    ranges, is_all = _ranges(sources.storage, seen, behind=behind)
+    ranges, is_all = _ranges(cluster.storage, seen, behind=behind)
     pieces, found = oldest(ranges) if behind else newest(ranges), list[Heads]()
     is_all &= sum(map(len, pieces)) == sum(map(len, ranges))
     try:
-        async with aclosing(heads_of(sources.reads, pieces)) as heads:
+        async with aclosing(heads_of(cluster.reads(), pieces)) as heads:
             async for each in heads:
                 found.append(each)
     except BookKeeperError:
@@ -364,7 +344,7 @@ def _ranges(storage: OffloadStorage, seen: MessageSeen, *, behind: bool) -> tupl
         is_own = ledger.ledger_id == at.ledger_id
         if last is None or (not is_own and (ledger.ledger_id < at.ledger_id) == behind):
             continue
-        copy = _only_copy(ledger)
+        copy = None if ledger.is_in_bookies else ledger.copy
         if copy is not None:
             record = record_of_copy(ledger) if storage.problem(copy) is None else None
         else:

@@ -107,8 +107,13 @@ class PulsarCluster:
             broker=self._broker if asks_broker else None,
             broker_may_fail=broker_may_fail,
             settled=SettledEnd(settle_ms, follows=quorum == "follow") if settles and settle_ms is not None else None,
-            storage=self._access.offload,
+            storage=self.storage,
         )
+
+    @property
+    def storage(self) -> OffloadStorage:
+        """The settings by which ledgers in object storage are read."""
+        return self._access.offload
 
     @property
     def asks_broker(self) -> bool:
