@@ -20,6 +20,7 @@ from bk_cli.local.apache_jars import cache_folder, cached
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.jars import Toolchain
 from tests.interop.pattern import Pattern
+from tests.kit.class_archives import using, writing
 
 MAKE_S = 180.0
 BOOKIES = "BookieHost"
@@ -36,13 +37,11 @@ def _name_of(tools: Toolchain) -> str:
 
 
 def options(tools: Toolchain, main: str) -> list[str]:
-    """Return the options that let a program use an archive, if there is one. They keep Java from printing anything of
-    its own, because some programs answer on their standard output."""
+    """Return the options with which a program uses an archive, if there is one, or writes it."""
     if _made_in is not None:
-        return ["-Xlog:disable", f"-XX:ArchiveClassesAtExit={_made_in / main}.jsa"]
+        return writing(_made_in / f"{main}.jsa")
     folder = cache_folder() / _name_of(tools)
-    archive = next((path for name in (main, BOOKIES) if (path := folder / f"{name}.jsa").exists()), None)
-    return ["-Xlog:disable", f"-XX:SharedArchiveFile={archive}"] if archive else []
+    return using(folder / f"{main}.jsa") or using(folder / f"{BOOKIES}.jsa")
 
 
 def make(tools: Toolchain) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive of the classes that Spark's Java loads (Java's class data sharing). With it a driver starts with half of
-the CPU time, and tests start thirty drivers, masters and executors. Everything also works without it.
+"""The archive of the classes that Spark's Java loads (``class_archives.py``). With it a driver needs a quarter to a
+half less CPU time until its first query has ended, and tests start thirty drivers, masters and executors.
 
 ``scripts/test`` makes it before the tests, by ``python -m tests.kit.spark_classes``.
 """
@@ -11,23 +11,26 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.spark.sessions import ROOT, environment, settings
+from tests.kit.class_archives import using, writing
+from tests.spark import sessions
 
-ARCHIVE = ROOT / ".cache" / "spark-classes.jsa"
-SILENT = "-Xlog:disable"
-"""Keeps Java from complaining about an archive of another Java or of other jars. Java then starts without the
-archive."""
+ARCHIVE = sessions.ROOT / ".cache" / "spark-classes.jsa"
 MAKE_S = 180.0
 
 
 def use() -> None:
     """Let every Java that this process and its children start use the archive, if it exists and no option names another
     one."""
-    said = os.environ.get("JDK_JAVA_OPTIONS", "")
-    if ARCHIVE.exists() and str(ARCHIVE) not in said:
-        os.environ["JDK_JAVA_OPTIONS"] = f"{said} {SILENT} -XX:SharedArchiveFile={ARCHIVE}".strip()
+    if str(ARCHIVE) not in os.environ.get("JDK_JAVA_OPTIONS", ""):
+        os.environ["JDK_JAVA_OPTIONS"] = _with(using(ARCHIVE))
+
+
+def _with(options: Sequence[str]) -> str:
+    """Return what JDK_JAVA_OPTIONS says, with more options."""
+    return " ".join([*os.environ.get("JDK_JAVA_OPTIONS", "").split(), *options])
 
 
 def make() -> None:
@@ -38,12 +41,10 @@ def make() -> None:
     ARCHIVE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         unfinished = Path(folder, "classes.jsa")
-        options = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {SILENT} -XX:ArchiveClassesAtExit={unfinished}"
         command = [sys.executable, "-m", __spec__.name, folder]
+        environment = {**os.environ, "JDK_JAVA_OPTIONS": _with(writing(unfinished))}
         try:
-            subprocess.run(
-                command, cwd=ROOT, timeout=MAKE_S, check=True, env={**os.environ, "JDK_JAVA_OPTIONS": options.strip()}
-            )
+            subprocess.run(command, cwd=sessions.ROOT, timeout=MAKE_S, check=True, env=environment)
             unfinished.replace(ARCHIVE)  # only a complete archive has this name
         except (OSError, subprocess.SubprocessError) as error:
             print(f"no archive of Spark's classes: {error}", file=sys.stderr)
@@ -55,9 +56,9 @@ def _use_spark(folder: str) -> None:
 
     from benchmarks.spark.in_memory import InMemory
 
-    os.environ.update(environment())
+    os.environ.update(sessions.environment())
     builder = SparkSession.builder.master("local[1]").appName("classes")
-    for name, text in settings(Path(folder)).items():
+    for name, text in sessions.settings(Path(folder)).items():
         builder = builder.config(name, text)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

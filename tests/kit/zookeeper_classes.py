@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive of the classes that a ZooKeeper server loads (Java's class data sharing). With it a server starts with two
-thirds of the CPU time, and tests start a hundred servers. Everything also works without it.
+"""The archive of the classes that a ZooKeeper server loads (``class_archives.py``). With it a server starts with two
+thirds of the CPU time, and tests start a hundred servers.
 
 ``scripts/test`` makes it before the tests, by ``python -m tests.kit.zookeeper_classes``.
 """
@@ -14,11 +14,9 @@ from pathlib import Path
 
 from bk_cli.local import zookeeper_server
 from bk_core.errors import BookKeeperError
+from tests.kit.class_archives import using, writing
 
 ARCHIVE = Path(__file__).parents[2] / ".cache" / "zookeeper-classes.jsa"
-SILENT = "-Xlog:disable"
-"""Keeps Java from complaining about an archive of another Java or of other jars. Java then starts without the
-archive."""
 MAKE_S = 60.0
 
 
@@ -33,8 +31,7 @@ class OrderlyServer(zookeeper_server.ZooKeeperServer):
 
 def use() -> None:
     """Let the servers that this process starts use the archive, if it exists."""
-    if ARCHIVE.exists():
-        zookeeper_server.JAVA = (*zookeeper_server.JAVA, SILENT, f"-XX:SharedArchiveFile={ARCHIVE}")
+    zookeeper_server.JAVA = (*zookeeper_server.JAVA, *using(ARCHIVE))
 
 
 def make() -> None:
@@ -44,7 +41,7 @@ def make() -> None:
     ARCHIVE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
         unfinished = Path(folder, "classes.jsa")
-        zookeeper_server.JAVA = (*zookeeper_server.JAVA, SILENT, f"-XX:ArchiveClassesAtExit={unfinished}")
+        zookeeper_server.JAVA = (*zookeeper_server.JAVA, *writing(unfinished))
         server = OrderlyServer(durable=False)
         try:
             server.start(folder)
