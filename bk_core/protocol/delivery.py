@@ -143,15 +143,16 @@ class Delivery:
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
         """Take the next packet and send it on every lane that can send."""
         assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
+        number = self.end
         self.packets.append(packet)
         self.retained_bytes += packet.size
         self.last_sent = packet.last
         effects: list[ev.SessionEffect] = []
         for index, lane in enumerate(self.lanes):
-            if lane.state is LaneState.IDLE:
+            if lane.state is LaneState.ATTACHED:  # so it has sent all packets before this one
+                self._send(index, lane, number, packet, effects)
+            elif lane.state is LaneState.IDLE:
                 effects += self.attach(index)
-            elif lane.state is LaneState.ATTACHED:
-                effects += self._send_rest(index)
         return effects
 
     def attach(self, index: int) -> list[ev.SessionEffect]:
@@ -246,19 +247,21 @@ class Delivery:
         watermark."""
         lane = self.lanes[index]
         effects: list[ev.SessionEffect] = []
-        end, packets, base = self.end, self.packets, self.base
-        for number in range(lane.next_number, end):
-            packet = packets[number - base]
-            frame = packet.frame_for(index)
-            if frame is not None:
-                if packet.session != lane.session:
-                    frame = with_session(frame, lane.session)
-                lane.outstanding.append(number)
-                effects.append(ev.SendFrame(index, lane.bookie, lane.session, frame))
-        lane.next_number = end
-        if not lane.outstanding:
-            self._raise_watermark(lane)
+        for number in range(lane.next_number, self.end):
+            self._send(index, lane, number, self.packets[number - self.base], effects)
         return effects
+
+    def _send(self, index: int, lane: Lane, number: int, packet: Packet, effects: list[ev.SessionEffect]) -> None:
+        """Send the lane's next packet: append the effect, if the packet has a frame for the lane."""
+        frame = packet.frame_for(index)
+        lane.next_number = number + 1
+        if frame is not None:
+            if packet.session != lane.session:
+                frame = with_session(frame, lane.session)
+            lane.outstanding.append(number)
+            effects.append(ev.SendFrame(index, lane.bookie, lane.session, frame))
+        elif not lane.outstanding:
+            self._raise_watermark(lane)
 
     def _raise_watermark(self, lane: Lane) -> None:
         """Raise the watermark to the entry before the first frame that is not acked or not sent."""

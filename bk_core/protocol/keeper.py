@@ -31,7 +31,7 @@ class SessionKeeper:
 
     def __init__(self, delivery: Delivery, config: DeliveryConfig) -> None:
         self.delivery, self.config = delivery, config
-        self._budgets = [False] * len(delivery.lanes)  # index → whether its reconnect budget runs
+        self.budgets = [False] * len(delivery.lanes)  # index → whether its reconnect budget runs; then an ack ends it
         self._stalls = [(0, 0)] * len(delivery.lanes)  # index → (progress seen, ticks without progress)
         self._ticking = False
 
@@ -42,11 +42,6 @@ class SessionKeeper:
         self._ticking = True
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
-
-    def took_ack(self, index: int, session: int, frames: int) -> bool:
-        """Take an ack if it has no effect besides the marks of its lane, as nearly every ack. Return False, and change
-        nothing, if :meth:`step` must take it as an event."""
-        return not self._budgets[index] and self.delivery.acked(index, session, frames)
 
     def step(self, event: ev.SessionEvent | ev.ForceEvent | ev.TimerFired) -> tuple[list[KeeperEffect], list[int]]:
         """Handle one event. Return the effects, and the indices of the bookies that have now failed; their lanes are
@@ -73,8 +68,8 @@ class SessionKeeper:
             return effects, [index]
         if self.delivery.broken(index):
             effects.append(ev.SetTimer(f"retry:{index}", self.config.retry_delay_ms))
-            if not self._budgets[index]:
-                self._budgets[index] = True
+            if not self.budgets[index]:
+                self.budgets[index] = True
                 effects.append(ev.SetTimer(f"budget:{index}", self.config.reconnect_budget_ms))
         return effects, []
 
@@ -91,7 +86,7 @@ class SessionKeeper:
         lane = self.delivery.lanes[index]
         if kind == "retry":
             return ([*self.delivery.attach(index)] if lane.state is LaneState.WAITING else []), []
-        self._budgets[index] = False
+        self.budgets[index] = False
         owed = lane.state is not LaneState.FAILED and lane.watermark < self.delivery.last_sent
         return [], [index] if owed else []
 
@@ -121,7 +116,7 @@ class SessionKeeper:
         return ev.SetTimer("adds", self.config.add_timeout_ms / STALL_TICKS)
 
     def _stop_budget(self, index: int) -> list[KeeperEffect]:
-        if not self._budgets[index]:
+        if not self.budgets[index]:
             return []
-        self._budgets[index] = False
+        self.budgets[index] = False
         return [ev.CancelTimer(f"budget:{index}")]

@@ -89,7 +89,7 @@ class LedgerWrite:
         self.config, self.random, self._join = config, random, join
         self.state = WriterState.OPEN
         self.lac: EntryId = NO_ENTRY
-        self._acked: EntryId = NO_ENTRY
+        self.acked: EntryId = NO_ENTRY
         self.forced_to: EntryId = NO_ENTRY  # the last id that forces shall make durable
         self.length = 0
         self.delivery = Delivery(
@@ -119,10 +119,6 @@ class LedgerWrite:
         return self.delivery.last_sent
 
     @property
-    def acked(self) -> EntryId:
-        return self._acked if self.delivery.deferred else self.lac
-
-    @property
     def retained_bytes(self) -> int:
         """The number of bytes of the frames that are kept for bookies that may still need them."""
         return self.delivery.retained_bytes
@@ -130,12 +126,12 @@ class LedgerWrite:
     @property
     def idle(self) -> bool:
         """Whether every entry sent is acked."""
-        return self.acked == self.lap
+        return self.acked == self.delivery.last_sent
 
     @property
     def settled(self) -> bool:
         """Whether every entry sent is confirmed."""
-        return self.lac == self.lap
+        return self.lac == self.delivery.last_sent
 
     def start(self) -> list[WriterEffect]:
         return [*self.delivery.attach_all()]
@@ -145,13 +141,13 @@ class LedgerWrite:
         if self.state is WriterState.CLOSED or self.state is WriterState.FAILED:
             return []
         match event:
+            case ev.Append():
+                return self._append(event)
             case ev.FramesAcked(index, session, frames):
                 effects = self.take_ack(index, session, frames)
                 return self._session_event(event) if effects is None else effects
             case ev.SessionEnded() | ev.SessionBroken() | ev.Forced() | ev.ForceFailed():
                 return self._session_event(event)
-            case ev.Append():
-                return self._append(event)
             case ev.Force():
                 return self._force()
             case ev.Close():
@@ -171,8 +167,8 @@ class LedgerWrite:
         delivery = self.delivery
         if self.state is not WriterState.OPEN or delivery.deferred:
             return None
-        if not self._keeper.took_ack(index, session, frames):
-            return None
+        if self._keeper.budgets[index] or not delivery.acked(index, session, frames):
+            return None  # the ack ends a budget, covers nothing new, or is impossible
         # an ack of entries up to the LAC cannot move the LAC
         return self._evaluate() if delivery.lanes[index].watermark > self.lac else []
 
@@ -182,7 +178,7 @@ class LedgerWrite:
         value = self.metadata.value
         packet = encode_packet(
             event.batch,
-            first=self.lap + 1,
+            first=self.delivery.last_sent + 1,
             lac=self.lac,
             length_before=self.length,
             digester=self.digester,
@@ -207,14 +203,16 @@ class LedgerWrite:
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
-        confirmed = self.delivery.confirmed()
-        if self.delivery.deferred and (acked := self.delivery.acked_through()) > self._acked:
-            self._acked = acked
+        deferred, confirmed = self.delivery.deferred, self.delivery.confirmed()
+        if deferred and (acked := self.delivery.acked_through()) > self.acked:
+            self.acked = acked
             effects.append(ev.Acked(acked))
         if confirmed > self.lac:
             self.lac, self._changes, self._gone = confirmed, 0, []
             effects.append(ev.Confirm(confirmed))
-            if self.idle or self.delivery.deferred:
+            if not deferred:
+                self.acked = confirmed
+            if deferred or confirmed == self.delivery.last_sent:
                 effects.append(self._lac_timer)
                 self._is_lac_due = True
         return effects + self._continue_close() if self.state is WriterState.CLOSING else effects

@@ -60,7 +60,7 @@ def test_what_is_taken_has_no_gap_and_each_id_its_payload(ids: list[int]) -> Non
             }
             assert (queue.held, queue.early_bytes) == (sum(sizes.values()), sizes[whole.__lt__])
     while len(queue):
-        taken += queue.take(64).to_list()
+        taken += queue.take(64)[0].to_list()
     assert taken == [b"%d" % n for n in range(len(taken))]
     assert len(taken) == queue.next_id
     with queue.lock:

@@ -73,7 +73,7 @@ def test_two_threads_put_and_one_takes_and_each_id_names_its_payload() -> None:
         each.start()
     while any(each.is_alive() for each in threads) or len(queue):
         if len(queue):
-            taken += queue.take(100).to_list()
+            taken += queue.take(100)[0].to_list()
     for each in threads:
         each.join()
     assert taken == told.all()

@@ -156,7 +156,7 @@ async def a_ledger_at(client: BookKeeper, ledger_id: int, base: int, **sizes: in
     client.store.create_ledger = lambda metadata, _: create(metadata, ledger_id)
     writer = await client.create_ledger(**sizes)
     protocol = writer._machine
-    protocol.lac = protocol.delivery.last_sent = base - 1
+    protocol.lac = protocol.acked = protocol.delivery.last_sent = base - 1
     for lane in protocol.delivery.lanes:
         lane.watermark = base - 1
     writer._queue.tail_first = base

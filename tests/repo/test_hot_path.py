@@ -72,7 +72,7 @@ FIGURES = {"append": (0.12, 2, 288), "read": (0.05, 2, 494)}
 SINGLE_ADDS = {"v3": 178, "v2": 165, "direct": 187}
 """The cost of an add of 100 bytes to a bookie, in calls."""
 
-MANY_LEDGERS = 188
+MANY_LEDGERS = 157
 """The cost to the client of an entry that is appended to one of many ledgers, each with one entry in flight, in calls
 of the client and the protocol."""
 

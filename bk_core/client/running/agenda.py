@@ -81,7 +81,10 @@ class Agenda:
         self._acts = deque()  # callbacks that are added from here on run in the turn after this one
         try:
             while acts:
-                self._call(acts.popleft())
+                try:
+                    acts.popleft()()
+                except Exception as error:
+                    self._report(error)
         finally:
             if acts:  # after an interrupt
                 self._loop.call_soon(self._run, acts)
@@ -110,18 +113,18 @@ class Agenda:
         try:
             while come:
                 place, _, timer = come.popleft()
-                self._call(timer.look, place)
+                try:
+                    timer.look(place)
+                except Exception as error:
+                    self._report(error)
         finally:
             for left in come:  # after an interrupt
                 heapq.heappush(places, left)
             if places and (self._handle is None or places[0][0] < self._handle.when()):
                 self._arm(places[0][0])
 
-    def _call(self, act: Callable[..., None], *given: float) -> None:
-        try:
-            act(*given)
-        except Exception as error:
-            self._loop.call_exception_handler({"message": "a callback of a ledger failed", "exception": error})
+    def _report(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a callback of a ledger failed", "exception": error})
 
 
 _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Agenda]] = WeakKeyDictionary()

@@ -70,7 +70,7 @@ class Driver:
         self.name, self._step, self._crashed = name, step, crashed
         self._handlers: dict[type, Callable[[Any], object]] = {
             SetTimer: self.set_timer,
-            CancelTimer: lambda effect: self.cancel_timer(effect.name),
+            CancelTimer: self.cancel_timer,
         }
         self.loop = asyncio.get_running_loop()
         self.agenda = agenda_of(self.loop)
@@ -186,8 +186,8 @@ class Driver:
             timer = self._timers[name] = Timer(self.agenda, partial(self._fire, name))
         timer.set(effect.delay_ms / 1000)
 
-    def cancel_timer(self, name: str) -> None:
-        timer = self._timers.get(name)
+    def cancel_timer(self, effect: CancelTimer) -> None:
+        timer = self._timers.get(effect.name)
         if timer is not None:
             timer.cancel()
 
@@ -227,10 +227,10 @@ class SessionAdapter:
         ledger_key: bytes,
         counts: ClientMetrics | None = None,
         refused: Refused | None = None,
-        took_ack: Callable[[int, int, int], bool] | None = None,
+        acked: Callable[[int, int, int], None] | None = None,
     ) -> None:
-        """``took_ack`` takes an ack (ensemble index, session, frames) without an event, or returns False."""
-        self._took_ack = took_ack
+        """``acked`` takes an ack (ensemble index, session, frames). By default an ack becomes an event."""
+        self._acked = acked or (lambda index, session, frames: driver.feed(FramesAcked(index, session, frames)))
         self._counts, self._refused = counts or ClientMetrics(), refused or Refused()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
         driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
@@ -255,7 +255,7 @@ class SessionAdapter:
         self._open.clear()
 
     def _attach(self, effect: AttachSession) -> None:
-        listener = _Listener(effect.index, self._feed, self._counts, self._took_ack)
+        listener = _Listener(effect.index, self._feed, self._counts, self._acked)
         if effect.index in self._open:
             self._leave(*self._open.pop(effect.index))
         try:
@@ -291,22 +291,20 @@ class SessionAdapter:
 
 
 class _Listener:
-    """Turns the transport's callbacks for one session into events of the machine."""
+    """Turns the transport's callbacks for one session into events of the machine. ``on_acked`` passes the ack on with
+    the ensemble index; it is not a method, because each frame causes several acks."""
 
-    __slots__ = ("_counts", "_feed", "_index", "_took_ack")
+    __slots__ = ("_counts", "_feed", "_index", "on_acked")
 
     def __init__(
         self,
         index: int,
         feed: Callable[[Any], None],
         counts: ClientMetrics,
-        took_ack: Callable[[int, int, int], bool] | None,
+        acked: Callable[[int, int, int], None],
     ) -> None:
-        self._index, self._feed, self._counts, self._took_ack = index, feed, counts, took_ack
-
-    def on_acked(self, session: int, frames: int) -> None:
-        if self._took_ack is None or not self._took_ack(self._index, session, frames):
-            self._feed(FramesAcked(self._index, session, frames))
+        self._index, self._feed, self._counts = index, feed, counts
+        self.on_acked: Callable[[int, int], None] = partial(acked, index)
 
     def on_ended(self, session: int, frames: int, reason: Reason, message: str) -> None:
         self._counts.sessions_refused += 1

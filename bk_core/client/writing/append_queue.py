@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from functools import lru_cache
 from itertools import islice
 
 import numpy as np
@@ -65,7 +66,7 @@ class AppendQueue:
 
     def put(self, payload: Bytes) -> EntryId:
         """Queue one entry that passed :func:`check_bytes`, and return its id. The lock is held."""
-        self.held += cost(len(payload), 1)
+        self.held += ENTRY_COST_BYTES + len(payload)
         self.tail.append(payload)
         return self.tail_first + len(self.tail) - 1
 
@@ -108,8 +109,9 @@ class AppendQueue:
         self.tail_first, self.tail = self.next_id + len(batch), []
         self.held += cost(batch.payload_bytes, len(batch))
 
-    def take(self, frame_bytes: int) -> EntryBatch:
-        """Take the next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``."""
+    def take(self, frame_bytes: int) -> tuple[EntryBatch, int]:
+        """Take the next batch to send: a queued batch, or single payloads joined up to ``frame_bytes``. Return it with
+        the number of bytes of the window that it uses."""
         with self.lock:
             head = self._items[0] if self._items else self.tail
             if isinstance(head, EntryBatch):
@@ -125,8 +127,9 @@ class AppendQueue:
                     self.tail_first += count
                 elif not head:
                     self._items.popleft()
-            self.taken_bytes += cost(batch.payload_bytes, len(batch))
-            return batch
+            size = cost(batch.payload.nbytes, batch.lengths.size)
+            self.taken_bytes += size
+            return batch, size
 
     def confirmed(self, size: int) -> None:
         """Subtract ``size``, the bytes of taken entries that are now confirmed."""
@@ -165,10 +168,18 @@ def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
     """Return the lengths of the first payloads that together fit into ``frame_bytes``, but always of at least one
     payload."""
     if len(payloads) == 1:
-        return np.array([len(payloads[0])], dtype=np.uint32)
+        return _one_length(len(payloads[0]))
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
     if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
         return lengths
     if int(lengths[0]) > frame_bytes:
         return lengths[:1]
     return lengths[: int(lengths.cumsum(dtype=np.int64).searchsorted(frame_bytes, side="right"))]
+
+
+@lru_cache(maxsize=1024)
+def _one_length(size: int) -> U32:
+    """Return the lengths of a batch of one payload. To make an array costs more than to take the entry."""
+    lengths = np.array([size], dtype=np.uint32)
+    lengths.flags.writeable = False
+    return lengths

@@ -10,7 +10,7 @@ from time import monotonic
 from bk_core.client.config import ClientConfig
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
-from bk_core.client.writing.append_queue import AppendQueue, cost
+from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.client.writing.append_spans import append_spans
 from bk_core.client.writing.writer_end import WriterEnd
 from bk_core.model import EntryId
@@ -65,13 +65,13 @@ class AppendSender:
         self.is_scheduled = False
         queue, delivery, config = self._queue, self._machine.delivery, self._config
         while queue and self._end.error is None and not self.is_held:
-            if queue.bytes < config.frame_bytes and not self._machine.idle and not self._end.is_closing:
+            if not self._machine.idle and queue.bytes < config.frame_bytes and not self._end.is_closing:
                 return
             if delivery.retained_bytes > config.slow_bookie_bytes_max:
                 return
-            batch = queue.take(config.frame_bytes)
-            entries, size, first = len(batch), batch.payload_bytes, delivery.last_sent + 1
-            self._in_flight.append((first + entries - 1, cost(size, entries), monotonic()))
+            batch, held = queue.take(config.frame_bytes)
+            entries, size, first = batch.lengths.size, batch.payload.nbytes, delivery.last_sent + 1
+            self._in_flight.append((first + entries - 1, held, monotonic()))
             counts = self._observer.counts
             counts.appended_frames += 1
             counts.appended_entries += entries

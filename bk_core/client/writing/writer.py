@@ -54,6 +54,7 @@ from bk_core.protocol.events import (
     FailClose,
     FinishClose,
     Force,
+    FramesAcked,
     SendForce,
     SendLac,
 )
@@ -94,7 +95,7 @@ class LedgerWriter:
         self._machine, self._config, self._explicit_ids = protocol, config, explicit_ids
         driver = self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._fail)
         self._sessions = SessionAdapter(
-            driver, transport, protocol.ledger_id, key, observer.counts, took_ack=self._took_ack
+            driver, transport, protocol.ledger_id, key, observer.counts, acked=self._frames_acked
         )
         self._metadata = MetadataAdapter(
             store, protocol.ledger_id, driver, lambda: bookies(self._failed_bookies()), observer.counts
@@ -208,7 +209,7 @@ class LedgerWriter:
         self._end.check_open()
         if self._explicit_ids or entry_id is not None:
             self._check_id(entry_id)
-        if not self._room.has(cost(size, 1)) and (entry_id is None or not self._is_awaited(entry_id)):
+        if not self._room.has(ENTRY_COST_BYTES + size) and (entry_id is None or not self._is_awaited(entry_id)):
             if self._machine.delivery.deferred:
                 self._driver.loop.call_soon_threadsafe(self._force_for_room)
             raise WindowFullError(
@@ -262,9 +263,8 @@ class LedgerWriter:
             if self._sender.spans is not None:
                 self._sender.spans.appends()
             self._sender.flush()  # entries appended meanwhile go with the next frame
-        waiter = self._waiter(entry_id)
-        if waiter is not None:
-            await waiter
+        if entry_id > self._machine.acked:
+            await self._waiter(entry_id)
         return entry_id
 
     async def _wait_for_room(self, payload: Bytes, entry_id: EntryId) -> EntryId:
@@ -310,22 +310,19 @@ class LedgerWriter:
     async def wait_confirmed(self, entry_id: EntryId) -> None:
         """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends before, raises the error
         that ended it. The error's outcome says whether the entry may be in the ledger."""
-        waiter = self._waiter(entry_id)
-        if waiter is not None:
-            await waiter
-
-    def _waiter(self, entry_id: EntryId) -> asyncio.Future[None] | None:
-        """Return a future that is done once ``entry_id`` is confirmed, or None if it is confirmed already. Raises the
-        error that ended the writer."""
         self._guard.check("this ledger")
-        if entry_id <= self._machine.acked:
-            return None
+        if entry_id > self._machine.acked:
+            if entry_id > self.last_add_pushed and self._end.error is None:
+                raise InvalidArgumentError(
+                    "no such entry was appended", value=f"entry {entry_id}; last is {self.last_add_pushed}"
+                )
+            await self._waiter(entry_id)
+
+    def _waiter(self, entry_id: EntryId) -> asyncio.Future[None]:
+        """Return a future that is done once ``entry_id``, which is not confirmed yet, is confirmed. Raises the error
+        that ended the writer."""
         if self._end.error is not None:
             raise self._end.error
-        if entry_id > self.last_add_pushed:
-            raise InvalidArgumentError(
-                "no such entry was appended", value=f"entry {entry_id}; last is {self.last_add_pushed}"
-            )
         waiter: asyncio.Future[None] = self._driver.loop.create_future()
         self._waiters.add(entry_id, waiter)
         return waiter
@@ -450,19 +447,18 @@ class LedgerWriter:
             self._wake_soon()
         return effects
 
-    def _took_ack(self, index: int, session: int, frames: int) -> bool:
-        """Take an ack without an event. Return False if the machine needs the event."""
+    def _frames_acked(self, index: int, session: int, frames: int) -> None:
+        """Take an ack, without an event unless the machine needs it."""
         delivery, lac = self._machine.delivery, self._machine.lac
         kept = delivery.retained_bytes
         if not self._driver.took(self._machine.take_ack, index, session, frames):
-            return False
-        if self._machine.lac != lac or delivery.retained_bytes != kept:
+            self._driver.feed(FramesAcked(index, session, frames))
+        elif self._machine.lac != lac or delivery.retained_bytes != kept:
             if self._queue or self._room.is_waited_for:
                 self._wake_soon()
             elif self._end.error is None and not self._is_wake_scheduled:
                 self._room.settle(delivery.retained_bytes)
                 self._moved.set()
-        return True
 
     def _wake_soon(self) -> None:
         if not self._is_wake_scheduled:

@@ -23,7 +23,15 @@ from bk_core.errors import (
     TransportError,
 )
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
-from bk_core.protocol.events import AttachSession, DetachSession, SendFrame, SessionBroken, SetTimer, TimerFired
+from bk_core.protocol.events import (
+    AttachSession,
+    CancelTimer,
+    DetachSession,
+    SendFrame,
+    SessionBroken,
+    SetTimer,
+    TimerFired,
+)
 from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.streams import LaneStream
@@ -148,10 +156,10 @@ async def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancell
     for name, delays in {"put off": (5, 20, 60), "brought forward": (120, 90, 10), "cancelled": (1, 10)}.items():
         for delay in delays:
             driver.set_timer(SetTimer(name, delay))
-    driver.cancel_timer("cancelled")
-    driver.cancel_timer("never set")
+    driver.cancel_timer(CancelTimer("cancelled"))
+    driver.cancel_timer(CancelTimer("never set"))
     driver.set_timer(SetTimer("set again", 1))
-    driver.cancel_timer("set again")
+    driver.cancel_timer(CancelTimer("set again"))
     driver.set_timer(SetTimer("set again", 30))
     await asyncio.sleep(0.08)
     driver.set_timer(SetTimer("brought forward", 60_000))

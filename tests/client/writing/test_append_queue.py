@@ -30,7 +30,7 @@ def test_what_is_taken_is_what_was_put_in_order(items: list[bytes | list[bytes]]
     assert queue.next_id == len(wanted)
     taken: list[bytes] = []
     while len(queue):
-        taken += queue.take(frame_bytes).to_list()
+        taken += queue.take(frame_bytes)[0].to_list()
     assert taken == wanted
     assert queue.bytes == 0
 
