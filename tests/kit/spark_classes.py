@@ -14,10 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kit import spark_home
 from tests.kit.class_archives import using, writing
 from tests.spark import sessions
 
-ARCHIVE = sessions.ROOT / ".cache" / "spark-classes.jsa"
+ARCHIVE = sessions.ROOT / ".cache" / "spark-home-classes.jsa"
+"""Java uses it only with the jars' paths with which it was made: those of ``spark_home.py``."""
 MAKE_S = 180.0
 
 
@@ -80,4 +82,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         _use_spark(sys.argv[1])
     else:
+        spark_home.use()
         make()
