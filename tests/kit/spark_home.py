@@ -10,12 +10,15 @@ installed modules, which are compiled.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+LEFT_OUT = {Path("python"), Path("python", "lib"), Path("python", "lib", "pyspark.zip")}
+"""The file without bytecode, and the folders that it is in, which the home has as folders of its own."""
 
 
 def use() -> None:
@@ -33,13 +36,18 @@ def _made() -> Path:
     if not home.exists():
         home.parent.mkdir(exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(dir=home.parent))
-        for each in Path(spec.origin).parent.iterdir():
-            if each.name != "python":
-                unfinished.joinpath(each.name).symlink_to(each)
+        _link(Path(spec.origin).parent, unfinished)
         try:
             unfinished.rename(home)  # only a complete home has this name
         except OSError:  # another process was faster
-            for link in unfinished.iterdir():
-                link.unlink()
-            unfinished.rmdir()
+            shutil.rmtree(unfinished)
     return home
+
+
+def _link(package: Path, home: Path) -> None:
+    """Link the files of the package into the home."""
+    for folder in (Path(), Path("python"), Path("python", "lib")):
+        home.joinpath(folder).mkdir(exist_ok=True)
+        for each in package.joinpath(folder).iterdir():
+            if each.relative_to(package) not in LEFT_OUT:
+                home.joinpath(folder, each.name).symlink_to(each)
