@@ -44,15 +44,13 @@ def _open_ledger(cluster: LocalCluster) -> int:
     return ledger_id
 
 
-def _explained(cluster: LocalCluster, ledger_id: int) -> tuple[dict[str, Any], str, float]:
-    """As JSON, as text, and how long a whole command took."""
+def _explained(cluster: LocalCluster, ledger_id: int) -> tuple[dict[str, Any], str]:
+    """Return what the command prints as JSON and as text."""
     command = [sys.executable, "-m", "bk_cli.main", "ledger", "explain", str(ledger_id)]
     command += ["--metadata-service-uri", cluster.uri]
-    began = time.monotonic()
     text = subprocess.run(command, capture_output=True, text=True, check=True, env=child_environment()).stdout
-    took_s = time.monotonic() - began
     found = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, env=child_environment())
-    return json.loads(found.stdout), text, took_s
+    return json.loads(found.stdout), text
 
 
 def _asked_while_two_hang(cluster: LocalCluster, ledger_id: int) -> float:
@@ -91,7 +89,7 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
         try:
             with blocking.connect(cluster.uri) as client, pytest.raises(BookKeeperError):
                 client.open_ledger(ledger_id, recover=True, password=PASSWORD)
-            found, text, took_s = _explained(cluster, ledger_id)
+            found, text = _explained(cluster, ledger_id)
             worst = found["findings"][0]
             assert (found["state"], worst["weight"]) == ("IN_RECOVERY", "problem")
             assert worst["what"].startswith("in recovery for ")
@@ -103,15 +101,14 @@ def test_ledger_that_is_stuck_in_recovery_is_explained_and_the_remedy_helps(
             assert worst["what"].partition(": ")[2] in text  # it is a second older
             down.start()
             cluster.wait_ready([down])
-            found, _, _ = _explained(cluster, ledger_id)
+            found, _ = _explained(cluster, ledger_id)
             assert "its last entry would be 19" in found["findings"][0]["what"]
             remedy = found["findings"][0]["remedy"].split()
             assert remedy[:3] == ["bk", "ledger", "recover"]
             arguments = [*remedy[1:], "--ledger-password", PASSWORD.decode(), "--metadata-service-uri", cluster.uri]
             assert main.run(arguments) == 0
-            found, _, took_s = _explained(cluster, ledger_id)
+            found, _ = _explained(cluster, ledger_id)
             assert found["state"] == "CLOSED"
-            assert took_s < 2.5, "on a machine that others use, too"
             assert _asked_while_two_hang(cluster, ledger_id) < 0.7, "a whole command takes a second"
             with blocking.connect(cluster.uri) as client, client.log("events").lead() as leader:
                 leader.append(b"x")
