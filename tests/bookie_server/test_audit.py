@@ -92,6 +92,7 @@ def test_the_same_again_is_counted_and_told_after_a_minute(told: Told) -> None:
     assert [line["again"] for line in told.lines()] == [1], "an end tells what it knows"
 
 
+@pytest.mark.long
 def test_a_flood_of_different_events_writes_few_lines_and_counts_them_all(told: Told) -> None:
     count, seconds = 50_000, 10
     for number in range(count):
@@ -105,6 +106,7 @@ def test_a_flood_of_different_events_writes_few_lines_and_counts_them_all(told: 
     assert {line["did"] for line in lines if line.get("of") == "many"} == {"fence", "connect"}
 
 
+@pytest.mark.long
 def test_a_flood_of_refusals_hides_nothing_that_was_done(told: Told) -> None:
     for minute in range(3):
         for number in range(int(BURST + KINDS_MAX)):

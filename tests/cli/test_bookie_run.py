@@ -29,15 +29,18 @@ def refused(*arguments: str | Path) -> str:
     return done.stderr
 
 
+@pytest.mark.long
 def test_settings_come_from_the_file(config: Path) -> None:
     assert "advertised_address=127.0.0.2" in refused("--config", config)
 
 
+@pytest.mark.long
 def test_what_is_given_on_the_command_line_wins(config: Path) -> None:
     said = refused("--config", config, "--advertised-address", "127.0.0.3")
     assert "advertised_address=127.0.0.3" in said
 
 
+@pytest.mark.long
 def test_defaults_of_the_command_line_do_not_win(config: Path) -> None:
     config.write_text(config.read_text() + "port = 70000\n")
     assert "port=70000" in refused("--config", config)

@@ -42,6 +42,7 @@ async def append_until(ended: asyncio.Event, writer: LedgerWriter) -> int:
     return count
 
 
+@pytest.mark.long
 @ON_EACH_LANE
 @pytest.mark.rule("P3")
 async def test_a_busy_writer_without_a_spare_goes_on_with_the_same_bookies(lane: str, tmp_path: Path) -> None:
@@ -211,6 +212,7 @@ async def test_a_bookie_that_returns_read_only_is_read_from(lane: str, tmp_path:
                 assert [batch.to_list() async for batch in reader.read(0, 0)] == [[b"the only one"]]
 
 
+@pytest.mark.long
 @ON_EACH_LANE
 @pytest.mark.rule("K3")
 async def test_a_detached_reader_asks_for_addresses_once_per_move_and_not_for_ever(lane: str, tmp_path: Path) -> None:

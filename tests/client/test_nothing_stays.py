@@ -79,6 +79,7 @@ async def work(bookkeeper: BookKeeper, number: int) -> None:
         await leader.append(b"of a log")
 
 
+@pytest.mark.long
 @ON_EACH_LANE
 def test_nothing_of_what_has_ended_stays_in_a_client_or_a_bookie(lane: str, tmp_path: Path) -> None:
     async def story() -> None:

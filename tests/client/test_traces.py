@@ -64,6 +64,7 @@ def test_one_trace_goes_through_client_bookies_and_their_commits(trace: Trace, l
     assert {str(each["attributes"]["bookkeeper.session"]) for each in commits} == {each.split()[-1] for each in named}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lane", OURS)
 def test_all_frames_of_a_batch_belong_to_who_appended_it_and_no_entry_has_a_span(trace: Trace, lane: str) -> None:
     write = trace.one(f"{lane} write")
@@ -79,6 +80,7 @@ def test_all_frames_of_a_batch_belong_to_who_appended_it_and_no_entry_has_a_span
     assert len(roots) == len(OURS), "of the ledger that nobody's span is about, over each lane"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lane", OURS)
 def test_reads_and_recoveries_are_followed_to_the_bookies(trace: Trace, lane: str) -> None:
     (read,) = trace.below(trace.one(f"{lane} read"), "bookkeeper.read")
@@ -93,6 +95,7 @@ def test_reads_and_recoveries_are_followed_to_the_bookies(trace: Trace, lane: st
     assert all(each["attributes"]["bookkeeper.fence"] for each in reads)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lane", OURS)
 def test_an_error_is_in_the_trace_with_its_code_and_its_outcome(trace: Trace, lane: str) -> None:
     (missing,) = (each for each in trace.below(trace.one(f"{lane} read"), "bookkeeper.open_ledger") if each["error"])
@@ -104,6 +107,7 @@ def test_an_error_is_in_the_trace_with_its_code_and_its_outcome(trace: Trace, la
     assert fenced == {(None, False): 1, ("BK_LEDGER_FENCED", True): 1}
 
 
+@pytest.mark.long
 def test_the_blocking_client_is_in_the_trace_of_its_thread(trace: Trace) -> None:
     blocking = trace.one("blocking")
     assert len(trace.below(blocking, "bookkeeper.append", "bookkeeper.bookie.add", "bookkeeper.bookie.commit")) == 3

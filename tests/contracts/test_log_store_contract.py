@@ -29,6 +29,7 @@ def publish(store: MetadataStore, first: int, count: int) -> Published:
     return change(LogStore(store, "events"), apply, lambda head: commit.already_published(head, publish_id, count))
 
 
+@pytest.mark.long
 @pytest.mark.rule("N1", "N3")
 def test_a_publish_of_many_ledgers_is_one_small_write_of_the_head(metadata_world: MetadataWorld) -> None:
     store = metadata_world.open()

@@ -82,6 +82,7 @@ def check_drawn(picture: Path) -> None:
     assert len(hues) > 2, "one line only"
 
 
+@pytest.mark.long
 def test_a_picture_without_a_plot_is_found_out(tmp_path: Path) -> None:
     from matplotlib import pyplot as plt
 

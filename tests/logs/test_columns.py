@@ -330,6 +330,7 @@ def test_whoever_knows_arrows_stream_interface_reads_and_writes_a_log(
     assert log.to_arrow().to_pandas()["n"].tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_a_reader_holds_a_part_of_a_large_log_only(world: tuple[MemoryBookKeeper, BlockingBookKeeper]) -> None:
     cluster, client = world
     log = client.log("events", password=PASSWORD)

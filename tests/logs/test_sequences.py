@@ -385,6 +385,7 @@ def test_every_answer_to_every_request_of_a_vacuum_is_followed_by_what_its_table
     check(Sweep(firsts, answers, ignored=("_done",), states_max=1200), VACUUM)
 
 
+@pytest.mark.long
 @pytest.mark.rule("N6")
 def test_every_answer_to_every_request_of_a_deletion_is_followed_by_what_its_table_says() -> None:
     deleted = DeletedLog(name=LOG, uuid=EMPTY.uuid, deleted_ms=7)
@@ -430,6 +431,7 @@ def check_deleted(end: Told, deleted: DeletedLog) -> None:
         assert is_marked or end.result == deleted
 
 
+@pytest.mark.long
 @pytest.mark.rule("N7")
 def test_every_answer_to_every_request_of_a_compaction_is_followed_by_what_its_table_says(
     monkeypatch: pytest.MonkeyPatch,

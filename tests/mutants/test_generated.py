@@ -87,6 +87,7 @@ def test_what_no_behaviour_depends_on_is_left_alone(source: str) -> None:
     assert sites(source.encode()) == []
 
 
+@pytest.mark.long
 def test_a_seed_chooses_the_same_programs_again_and_another_seed_others() -> None:
     names = files(["bk_core/client"])
     once, again, other = (choose(names, 40, seed, None) for seed in ("1", "1", "2"))
@@ -110,6 +111,7 @@ def test_generated_files_are_not_mutated() -> None:
     assert not [name for name in names if name.endswith("_pb2.py") or name == "bk_core/blocking/__init__.py"]
 
 
+@pytest.mark.long
 def test_a_mutant_is_planted_in_a_copy(tmp_path: Path) -> None:
     before = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True).stdout
     copy_of_checkout(tmp_path)

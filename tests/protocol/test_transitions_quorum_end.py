@@ -119,6 +119,7 @@ def events(machine: QuorumEnd) -> Iterable[EndEvent]:
         yield ev.ReadAnswered(request, LAST, unknown=(EntryRange(5, LAST),), detail="LIMBO")
 
 
+@pytest.mark.long
 def test_every_event_in_every_phase_leads_where_the_table_says() -> None:
     seen = sweep(
         SITUATIONS,

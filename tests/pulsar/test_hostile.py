@@ -15,6 +15,7 @@ from tests.kit.amount import some
 from tests.pulsar.fuzz import LENIENT, columns_of, objects_of, read, round_of, values_of
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("many", [1, 40])
 @pytest.mark.parametrize("compacted", [False, True])
 def test_mutated_entries_are_rows_or_a_typed_error(many: int, compacted: bool) -> None:
@@ -23,6 +24,7 @@ def test_mutated_entries_are_rows_or_a_typed_error(many: int, compacted: bool) -
             assert round_of(number, (many, compacted), options) == many
 
 
+@pytest.mark.long
 def test_mutated_values_are_rows_or_a_typed_error() -> None:
     for number in range(some(60, 12)):
         for options in (DecodeOptions(), LENIENT):
@@ -34,6 +36,7 @@ def test_mutated_values_are_bad_or_decoded_whichever_columns_are_read() -> None:
         assert columns_of(number) > 10_000
 
 
+@pytest.mark.long
 def test_mutated_objects_of_offloaded_ledgers_give_all_entries_or_a_typed_error() -> None:
     for number in range(some(20, 2)):
         assert objects_of(number)

@@ -117,6 +117,7 @@ def test_a_walk_finds_what_protobuf_parses(made: tuple[bytes, int]) -> None:
     assert [(a - 6, b - 6, n) for a, b, n in zip(*(each.tolist() for each in walked), strict=True)] == wanted
 
 
+@pytest.mark.long
 @given(st.lists(bodies(), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_found_messages_are_those_of_a_walk(all_bodies: Bodies, dice: random.Random) -> None:
     order = list(range(len(all_bodies)))

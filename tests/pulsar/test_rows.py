@@ -90,6 +90,7 @@ def entries(draw: st.DrawFn) -> bytes:
     return kit.batch_entry(singles, **fields)
 
 
+@pytest.mark.long
 @given(st.lists(entries(), max_size=30), st.integers(-1, 300), st.sampled_from([0, 7, 1 << 40]))
 def test_rows_equal_those_of_protobuf(data: list[bytes], partition: int, ledger_id: int) -> None:
     batch = kit.ledger(data, ledger_id=ledger_id, first=126)

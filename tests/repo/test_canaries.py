@@ -46,6 +46,7 @@ def test_where_secrets_belong_is_not_looked(tmp_path: Path) -> None:
     assert canaries.check(tmp_path) == 0
 
 
+@pytest.mark.long
 def test_a_test_that_prints_or_logs_a_secret_fails(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_makereport\n")
     word = PASSWORD.decode()

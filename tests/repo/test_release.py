@@ -60,6 +60,7 @@ def test_two_builds_and_the_build_from_the_sdist_are_equal(tmp_path: Path) -> No
     assert [path.name for path in made] == names, "a pure wheel, for all platforms"
 
 
+@pytest.mark.long
 def test_builds_that_differ_are_refused(made: list[Path], tmp_path: Path) -> None:
     other = RELEASE.build(RELEASE.copy_of_tree(tmp_path / "tree", EPOCH), tmp_path / "made", EPOCH + 2, "wheel")
     with pytest.raises(RELEASE.NotReadyError, match=r"two builds of \S+\.whl differ"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.amount import some
 from tests.sim.collector_schedule import CollectorWorld
 
 pytestmark = pytest.mark.long
 
-SEEDS = 60
+SEEDS = some(60, few=15)
 
 
 @pytest.mark.rule("S9")

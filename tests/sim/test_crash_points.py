@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 import pytest
 
+from tests.kit.amount import some
 from tests.sim.crash_points import (
     EVERY_RESTART,
     SAMPLE,
@@ -55,6 +56,7 @@ def test_the_machine_may_stop_at_any_operation(name: str, explored: dict[str, Fu
 @pytest.mark.parametrize(("name", "stride"), [("small groups", 3), ("fences and tombstones around restarts", 11)])
 def test_it_may_stop_at_any_operation_of_the_restart_after_that_too(name: str, stride: int) -> None:
     """``scripts/sim --crash-points --restarts`` does it for each operation of all."""
+    stride = some(stride, few=3 * stride)
     starts = crash_everywhere(WORKLOADS[name], EVERY_RESTART, stride=stride)
     assert starts > 8 * operations_of(WORKLOADS[name]).total() // stride
 
@@ -62,7 +64,7 @@ def test_it_may_stop_at_any_operation_of_the_restart_after_that_too(name: str, s
 @pytest.mark.rule("S6")
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_restart_after_a_clean_end_may_stop_anywhere(name: str) -> None:
-    for n in range(1, 200):
+    for n in range(1, 200, some(1, few=3)):
         chance, life = random.Random(n), Life()
         life.run(WORKLOADS[name])
         life.crash(chance, "everything")

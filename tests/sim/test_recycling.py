@@ -15,6 +15,7 @@ import pytest
 
 from bk_core.entries.frame import parse_header
 from bookie_server.storage.bytes.scan import SegmentScanner
+from tests.kit.amount import some
 from tests.kit.segment_world import entries, fence_record, key_record
 from tests.sim.crash_points import (
     EVERY_RESTART,
@@ -147,7 +148,7 @@ def test_the_machine_may_stop_at_any_operation(name: str) -> None:
 def test_it_may_stop_at_any_operation_of_the_restart_after_that_too() -> None:
     """At some; ``scripts/sim --crash-points --restarts`` tries all."""
     steps = WORKLOADS["recycled and not used"]
-    for point in range(1, operations_of(steps).total() + 1, 19):
+    for point in range(1, operations_of(steps).total() + 1, some(19, few=57)):
         second = 1
         while crash_at(steps, point, EVERY_RESTART, second=second):
             second += 1

@@ -45,6 +45,7 @@ def test_seeds_of_the_protocol_are_clean() -> None:
     assert found.acks > 1.5 * found.schedules
 
 
+@pytest.mark.long
 @pytest.mark.rule("MUST3")
 def test_seeds_with_bookies_that_answer_as_apaches_do_are_clean() -> None:
     found = run_chunk("apache", 0, some(150, few=45))
@@ -54,6 +55,7 @@ def test_seeds_with_bookies_that_answer_as_apaches_do_are_clean() -> None:
     assert found.sometimes["writer ended by LedgerFencedError"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.rule("D23")
 def test_seeds_in_which_ledgers_are_repaired_are_clean() -> None:
     found = run_chunk("heal", 0, some(200, few=36))

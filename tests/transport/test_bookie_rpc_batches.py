@@ -78,6 +78,7 @@ class TwoConnections(World):
         entries.update({k: made(k, size=size) for k, size in sizes.items()})
 
 
+@pytest.mark.long
 @pytest.mark.rule("P4", "MUST4")
 def test_batches_answer_every_id_as_single_reads_do() -> None:
     """Gaps, refusals, entries of another id, small and large ones, limits, a connection that breaks."""

@@ -64,6 +64,7 @@ def marked(store: MemoryStore) -> set[LedgerId]:
     return {ledger_id for ledger_id, _ in store.list_underreplicated()}
 
 
+@pytest.mark.long
 def test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again() -> None:
     store, auditor = a_cluster()
     store.mute = (3, PART + 3)
@@ -77,6 +78,7 @@ def test_records_that_cannot_be_read_hide_no_other_and_are_looked_at_again() -> 
     assert auditor.marked == LEDGERS - 1, "what is marked is not marked again"
 
 
+@pytest.mark.long
 def test_what_is_repaired_or_deleted_after_it_was_read_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     store, auditor = a_cluster()
     _, *others = a_ledger().fragments[0].ensemble

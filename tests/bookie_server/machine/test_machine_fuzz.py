@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def resealed(data: bytearray) -> bytes:
 CHANGES = st.lists(st.tuples(st.integers(4, 150), st.integers(0, 255)), max_size=4)
 
 
+@pytest.mark.long
 @examples(6)
 @given(st.lists(st.tuples(st.sampled_from(SEEDS), CHANGES, st.booleans()), min_size=1, max_size=4))
 def test_no_frame_breaks_the_machine(frames: list[tuple[bytes, list[tuple[int, int]], bool]]) -> None:

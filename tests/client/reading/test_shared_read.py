@@ -51,12 +51,14 @@ class Always(Sharing):
 # --- how fast ---
 
 
+@pytest.mark.long
 def test_three_slow_connections_serve_almost_three_times_as_fast_as_one() -> None:
     one, three = shared(SLOW), shared(SLOW, SLOW, SLOW)
     assert three.serving == [1, 2, 3]
     assert 2.2 < one.now / three.now < 3
 
 
+@pytest.mark.long
 def test_connections_that_share_a_full_cable_cost_less_than_a_tenth() -> None:
     one = shared(SLOW, cable=SLOW)
     three = shared(SLOW, SLOW, SLOW, cable=SLOW)

@@ -176,6 +176,7 @@ def _mutated(data: bytes, dice: random.Random) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streaming", [False, True])
 def test_mutated_objects_give_the_entries_or_a_typed_error(streaming: bool) -> None:
     """An error, or every id once and in order: never fewer entries. Only bytes within an entry may differ."""

@@ -338,6 +338,7 @@ def test_blocks_with_sizes_are_read() -> None:
     assert rows(reader_of(schema), [b"\x03\x04\x02\x04\x02\x06\x00"]) == [{"a": [1, 2, 3]}]
 
 
+@pytest.mark.long
 def test_long_arrays_and_many_items_take_bounded_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = record(("a", {"type": "array", "items": ["null", "int"]}))
     many = oracle.encoded(schema, {"a": [None, 7] * 100_000})

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from bk_core.errors import DataDirectoryError, StorageFailedError
+from tests.kit.amount import some
 from tests.sim.threads.committer_world import BIG, Case, CommitterWorld
 from tests.sim.threads.engines import EveryPath, RandomEngine
 
@@ -25,7 +26,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def clean_in_every_order(case: Case, *, preemptions: int = 1, limit: int = 1500, random: int = 30) -> None:
+def clean_in_every_order(case: Case, *, preemptions: int = 1, limit: int = 1500, random: int = some(30, few=6)) -> None:
     """All orders with so few switches out of turn, then some that switch between any two lines."""
     ways = EveryPath(preemptions=preemptions, limit=limit)
     for engine in ways.engines():

@@ -32,6 +32,7 @@ def read(columns: StructType, **given: str) -> Any:
     return parse_options(table_options.for_read({k.lower(): v for k, v in given.items()}, columns), Use.READ)
 
 
+@pytest.mark.long
 def test_a_table_is_read_with_the_options_it_was_created_with() -> None:
     columns = created(startingOffsets='{"events":5}', minPartitions="3", failOnDataLoss="false")
     options = read(columns)

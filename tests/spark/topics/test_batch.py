@@ -261,6 +261,7 @@ def test_offloaded_ledgers_and_wrong_passwords_are_named_on_the_driver(world: Sp
     assert "Hadoop" in refused(world, LedgerOffloadedError)
 
 
+@pytest.mark.long
 def test_offloaded_ledgers_are_read_in_tasks_of_any_size(
     world: SparkWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

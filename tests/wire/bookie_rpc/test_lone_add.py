@@ -51,6 +51,7 @@ def test_adds_of_all_numbers_and_sizes_are_lone_ones(wire: ModuleType) -> None:
         assert is_lone(wire, usual(wire, size=size))
 
 
+@pytest.mark.long
 @pytest.mark.rule("L6")
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_lone_add_of_which_any_byte_is_another_is_read_as_what_it_is_or_left(wire: ModuleType) -> None:

@@ -665,6 +665,7 @@ class Model:
         return self.read(ledger, at)
 
 
+@pytest.mark.long
 @pytest.mark.rule("MUST2", "MUST4")
 @settings(deadline=None, max_examples=150)
 @given(OPERATIONS, st.integers(1, 9), st.booleans())

@@ -102,6 +102,7 @@ def test_a_debt_outlives_the_connection_and_no_longer() -> None:
     assert len(limits) == 1, "of the one who is connected still"
 
 
+@pytest.mark.long
 def test_many_addresses_take_little_memory() -> None:
     limits, clock = made(requests_per_s_per_address_max=1)
     for number in range(3 * KEPT_MAX):

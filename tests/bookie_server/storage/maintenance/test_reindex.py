@@ -107,6 +107,7 @@ def test_frame_that_the_old_index_named_and_the_scan_does_not_find_stays_unknown
     assert world.storage.report.limbo is False
 
 
+@pytest.mark.long
 @pytest.mark.rule("S2")
 def test_what_is_lost_is_remembered_by_later_indexes_too(world: DamagedWorld) -> None:
     """The index made anew is damaged again."""
