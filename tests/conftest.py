@@ -13,7 +13,7 @@ import pytest
 
 from bk_cli.local import children
 from bk_cli.local.zookeeper_server import ZooKeeperServer
-from tests.kit import amount, canaries, spark_classes, spark_home, zookeeper_classes
+from tests.kit import amount, canaries, spark_classes, zookeeper_classes
 from tests.kit import memory_store as memory_store  # for memory://
 from tests.kit.zookeeper_ensemble import ZooKeeperEnsemble
 
@@ -45,7 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_START)
     zookeeper_classes.use()
-    spark_home.use()
     spark_classes.use()
     children.PORTS = _own_ports(children.PORTS)
     if config.getoption("--few"):

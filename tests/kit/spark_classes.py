@@ -18,14 +18,15 @@ from tests.kit import spark_home
 from tests.kit.class_archives import using, writing
 from tests.spark import sessions
 
-ARCHIVE = sessions.ROOT / ".cache" / "spark-home-classes.jsa"
-"""Java uses it only with the jars' paths with which it was made: those of ``spark_home.py``."""
+ARCHIVE = spark_home.HOME.with_name(f"{spark_home.HOME.name}.jsa")
+"""Java uses it only with the jars' paths with which it was made: those of this home."""
 MAKE_S = 180.0
 
 
 def use() -> None:
-    """Let every Java that this process and its children start use the archive, if it exists and no option names another
-    one."""
+    """Let Spark use the tests' home in this process and its children, and every Java the archive, if it exists and no
+    option names another one."""
+    spark_home.use()
     if str(ARCHIVE) not in os.environ.get("JDK_JAVA_OPTIONS", ""):
         os.environ["JDK_JAVA_OPTIONS"] = _with(using(ARCHIVE))
 
@@ -38,6 +39,7 @@ def _with(options: Sequence[str]) -> str:
 def make() -> None:
     """Make the archive if it does not exist, with a driver that does what drivers do in the tests. Java writes the
     archive when the driver ends in order. A failure is printed."""
+    spark_home.use()
     if ARCHIVE.exists():
         return
     ARCHIVE.parent.mkdir(exist_ok=True)
@@ -82,5 +84,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         _use_spark(sys.argv[1])
     else:
-        spark_home.use()
         make()

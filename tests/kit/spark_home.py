@@ -16,7 +16,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+HOME = Path(__file__).parents[2] / ".cache" / f"spark-home-{version('pyspark')}"
 LEFT_OUT = {Path("python"), Path("python", "lib"), Path("python", "lib", "pyspark.zip")}
 """The file without bytecode, and the folders that it is in, which the home has as folders of its own."""
 
@@ -24,24 +24,24 @@ LEFT_OUT = {Path("python"), Path("python", "lib"), Path("python", "lib", "pyspar
 def use() -> None:
     """Let Spark use this home in this process and its children, unless the environment names another one."""
     if not os.environ.get("SPARK_HOME"):
-        os.environ["SPARK_HOME"] = str(_made())
+        _make()
+        os.environ["SPARK_HOME"] = str(HOME)
 
 
-def _made() -> Path:
-    """Return the home's path. If the home does not exist, make it."""
-    home = ROOT / ".cache" / f"spark-home-{version('pyspark')}"
+def _make() -> None:
+    """Make the home if it does not exist."""
+    if HOME.exists():
+        return
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    if not home.exists():
-        home.parent.mkdir(exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(dir=home.parent))
-        _link(Path(spec.origin).parent, unfinished)
-        try:
-            unfinished.rename(home)  # only a complete home has this name
-        except OSError:  # another process was faster
-            shutil.rmtree(unfinished)
-    return home
+    HOME.parent.mkdir(exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=HOME.parent))
+    _link(Path(spec.origin).parent, unfinished)
+    try:
+        unfinished.rename(HOME)  # only a complete home has this name
+    except OSError:  # another process was faster
+        shutil.rmtree(unfinished)
 
 
 def _link(package: Path, home: Path) -> None:

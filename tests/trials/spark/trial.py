@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kit import spark_classes, spark_home
+from tests.kit import spark_classes
 from tests.trials.harness import Figures, Trial
 from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS, Kind
@@ -115,7 +115,6 @@ class SparkTrial(Trial):
 
     @contextmanager
     def world(self, path: Path, figures: Figures) -> Iterator[SparkWorld]:
-        spark_home.use()
         spark_classes.make()  # a hundred drivers will start
         spark_classes.use()
         with Rig(path, self.ask.seed) as rig:
