@@ -76,6 +76,14 @@ def check(made: Batches) -> int:
     return int(found.there.sum())
 
 
+def check_both(made: Batches) -> None:
+    """Check the batches twice: small messages are guessed, then the loop finds all messages."""
+    check(made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_batches, "MESSAGE_BYTES_MAX", 0)
+        check(made)
+
+
 def parsed(body: bytes, count: int) -> list[tuple[int, int, int]] | None:
     """Return what a walk must return, by protobuf's own parser; None if the body is not such a batch."""
     found, at = list[tuple[int, int, int]](), 0
@@ -122,12 +130,12 @@ def test_a_walk_finds_what_protobuf_parses(made: tuple[bytes, int]) -> None:
 def test_found_messages_are_those_of_a_walk(all_bodies: Bodies, dice: random.Random) -> None:
     order = list(range(len(all_bodies)))
     dice.shuffle(order)
-    check(placed(all_bodies, order))
+    check_both(placed(all_bodies, order))
 
 
 @given(st.lists(st.tuples(st.binary(max_size=200), st.integers(-5, 40)), min_size=1, max_size=5))
 def test_any_bytes_are_found_only_as_a_walk_finds_them(all_bodies: Bodies) -> None:
-    check(placed(all_bodies, list(range(len(all_bodies)))))
+    check_both(placed(all_bodies, list(range(len(all_bodies)))))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +165,8 @@ def test_unusual_batches_are_left_to_the_walk_and_others_are_found() -> None:
 
 
 def test_payloads_full_of_messages_take_little_memory() -> None:
-    body = kit.single(kit.single(b"") * 300)
-    assert check(placed([(body, 1)], [0])) == 0
+    body = kit.single(kit.single(b"") * 40)
+    assert check(placed([(body * 5, 5)], [0])) == 0
 
 
 def test_no_function_is_called_for_each_message() -> None:
@@ -175,5 +183,24 @@ def test_no_function_is_called_for_each_message() -> None:
     assert calls < 1_750, "it grew by more than a tenth"
 
 
-def test_large_messages_are_left_to_the_walk() -> None:
-    assert check(placed([(kit.single(bytes(many_batches.MESSAGE_BYTES_MAX)), 1)], [0])) == 0
+@pytest.mark.parametrize("payload", [many_batches.MESSAGE_BYTES_MAX, 2000, (1 << 14) - 1])
+def test_large_messages_are_found(payload: int) -> None:
+    usual = b"".join(kit.single(bytes(payload - n), sequence_id=n) for n in range(300)), 300
+    short = kit.single(b"") + kit.single(bytes(payload)) + kit.single(b"x"), 3
+    assert check(placed([usual, short, usual], [1, 2, 0])) == 3
+
+
+def test_large_messages_that_the_loop_does_not_know_are_left_to_the_walk() -> None:
+    usual, large = kit.single(bytes(2000)), kit.single(bytes(1 << 14))
+    keyed, cut = kit.single(bytes(2000), partition_key=b"k"), usual[:-1]
+    all_bodies = [(usual + large, 2), (usual * 2, 2), (usual + keyed, 2), (usual + cut, 2)]
+    assert check(placed(all_bodies, [0, 1, 2, 3])) == 1
+
+
+def test_the_loop_keeps_a_bounded_number_of_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "STEPS_KEPT_MAX", 10)
+    steps, made = batches.Steps(), b"".join(kit.single(bytes(1000 + n)) for n in range(50))
+    begins = batches.begins(memoryview(made), 0, len(made), 50, steps)
+    assert begins is not None
+    assert begins[-1] == len(made)
+    assert len(steps) == 10

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the messages of many batches together, without Python code for each message.
+"""Finds the messages of many batches together, with little or no Python code for each message.
 
-The beginning of a message is known only after the message before it has been read (:mod:`batches`). So this module
-guesses. It finds all positions with bytes like those at the beginning of a message, reads the sizes that a message
-there would have, and keeps the positions that form a chain from the first byte of a batch on. Only the real messages
-form such a chain. So a batch with a chain of all its messages gives the result of :func:`batches.walk`. Any other
-batch, such as one whose metadata have an unusual order, is left to that function.
+The beginning of a message is known only after the message before it has been read (:mod:`batches`). A short loop goes
+through large messages (:func:`batches.begins`). Small ones are guessed. This module finds all positions with bytes like
+those at the beginning of a message, reads the sizes that a message there would have, and keeps the positions that form
+a chain from the first byte of a batch on. Only the real messages form such a chain. So a batch with a chain of all its
+messages gives the result of :func:`batches.walk`. Any other batch, such as one whose metadata have an unusual order, is
+left to that function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bk_core.pulsar.messages import batches
 from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, VARINT, Mask, varints
 
 MESSAGE_BYTES_MAX = 512
-"""The average size in bytes up to which messages are found by guessing. Larger messages are found faster one by one."""
+"""The average size in bytes up to which messages are found by guessing. The loop is faster for larger ones."""
 _BLOCK_BYTES = 1 << 18
 """The size in bytes of the blocks that are searched. A block of this size fits into a processor's cache."""
 _SURPLUS = 4
@@ -52,8 +53,10 @@ def find(data: U8, begin: I64, end: I64, counts: I64) -> Found:
     room = end - begin
     can_be = (counts > 0) & (counts <= np.minimum(room // batches.MESSAGE_BYTES_MIN, batches.MESSAGES_MAX))
     wanted, size = int(counts[can_be].sum()), int(room[can_be].sum())
-    if not wanted or size > wanted * MESSAGE_BYTES_MAX:
+    if not wanted:
         return nothing
+    if size > wanted * MESSAGE_BYTES_MAX:
+        return _stepped(data, begin, end, np.where(can_be, counts, 0))
     order = np.flatnonzero(can_be)[np.argsort(begin[can_be], kind="stable")]
     begin, how_many = begin[order], counts[order]
     guesses = _guessed(data, begin, end[order], _SURPLUS * wanted)
@@ -64,6 +67,25 @@ def find(data: U8, begin: I64, end: I64, counts: I64) -> Found:
         guesses = guesses.reached(begin, int(how_many.max()))
         first, good = guesses.chains(begin, how_many)
     return _chosen(nothing.there, order[good], first[good], counts, guesses)
+
+
+def _stepped(data: U8, begin: I64, end: I64, counts: I64) -> Found:
+    """Return the messages of the batches that :func:`batches.begins` can read. ``counts`` is 0 for a batch to omit."""
+    view, found = data.data, list[int]()
+    there, first = np.zeros(begin.size, dtype=np.bool_), np.zeros(begin.size, dtype=np.int64)
+    steps = batches.Steps()
+    for k in np.flatnonzero(counts).tolist():
+        begins = batches.begins(view, int(begin[k]), int(end[k]), int(counts[k]), steps)
+        if begins is not None:
+            there[k], first[k] = True, len(found)
+            found += begins
+    following = np.fromiter(found, np.int64, len(found))
+    last = first[there] + counts[there]  # the place of the end of each batch, which is not a message
+    at, following = np.delete(following, last), np.delete(following, first[there])
+    first[there] -= np.arange(last.size)
+    sizes = np.ndarray((max(0, data.size - 3),), "V4", data, 0, (1,))[at].view(">u4").astype(np.int64)
+    stop = at + 4 + sizes
+    return Found(there, first, at + 4, stop, following - stop)
 
 
 @dataclass(frozen=True, slots=True)
