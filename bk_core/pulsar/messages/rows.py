@@ -150,10 +150,12 @@ def spans(data: U8, begin: I64, length: I64) -> pa.Array:
     there = np.flatnonzero(length >= 0)
     if not there.size:
         return pa.nulls(length.size, pa.binary())
+    has_nulls = there.size < length.size
     first, size = begin[there], length[there]
-    order = np.argsort(first, kind="stable")
-    first, size = first[order], size[order]
-    if bool((first[1:] < first[:-1] + size[:-1]).any()) or data.size > _I32_MAX:  # they overlap, which no writer does
+    if _overlap(first, size):  # the values are not in order
+        order = np.argsort(first, kind="stable")
+        there, first, size = there[order], first[order], size[order]
+    if data.size > _I32_MAX or _overlap(first, size):  # no writer lets values overlap
         view = data.data
         pairs = zip(begin.tolist(), length.tolist(), strict=True)
         return pa.array([None if n < 0 else bytes(view[at : at + n]) for at, n in pairs], pa.binary())
@@ -162,8 +164,13 @@ def spans(data: U8, begin: I64, length: I64) -> pa.Array:
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(pa.binary(), bounds.size - 1, buffers)
     at = np.zeros(length.size, dtype=np.int64)
-    at[there[order]] = np.arange(0, bounds.size, 2)
-    return pieces.take(pa.array(at, mask=None if there.size == length.size else length < 0))
+    at[there] = np.arange(0, bounds.size, 2)
+    return pieces.take(pa.array(at, mask=length < 0 if has_nulls else None))
+
+
+def _overlap(begin: I64, length: I64) -> bool:
+    """Return whether a value begins before the value before it ends."""
+    return bool((begin[1:] < begin[:-1] + length[:-1]).any())
 
 
 def texts(values: pa.Array) -> pa.Array:
