@@ -8,13 +8,14 @@ of their payloads.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bk_core.entries.apache import split_entries
+from bk_core.entries.apache import split_entries, split_few
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import Digester
+from bk_core.entries.digest import FEW_ENTRIES, Digester
 from bk_core.entries.frame import (
     APACHE_BYTES,
     FRAME_HEADER_BYTES,
@@ -81,11 +82,28 @@ def _joined(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch:
         if header.ledger_id != digester.ledger_id:
             refuse(f"expected ledger {digester.ledger_id}", header)
     counts = [header.count for header, _ in run]
-    lengths = np.concatenate([np.frombuffer(frame, "<u4", header.count, FRAME_HEADER_BYTES) for header, frame in run])
-    heads = np.cumsum([FRAME_HEADER_BYTES + header.columns_bytes for header, _ in run])
-    begins = np.cumsum(lengths, dtype=np.int64) - lengths + np.repeat(heads, counts)
-    batch = split_entries(buffer, begins, lengths, digester)
+    batch = _few(buffer, run, digester) if sum(counts) <= FEW_ENTRIES else None
+    if batch is None:
+        batch = _many(buffer, run, counts, digester)
     first = run[0][0]
     if batch.ids is not None or batch.first_entry_id != first.first_entry_id:
         refuse("entry ids differ from those inside the entries", first)
     return batch
+
+
+def _few(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch | None:
+    begins, lengths, at = list[int](), list[int](), 0
+    for header, frame in run:
+        at += FRAME_HEADER_BYTES + header.columns_bytes
+        for length in struct.unpack_from(f"<{header.count}I", frame, FRAME_HEADER_BYTES):
+            begins.append(at)
+            lengths.append(length)
+            at += length
+    return split_few(buffer, begins, lengths, digester)
+
+
+def _many(buffer: memoryview, run: _Frames, counts: Sequence[int], digester: Digester) -> EntryBatch:
+    lengths = np.concatenate([np.frombuffer(frame, "<u4", header.count, FRAME_HEADER_BYTES) for header, frame in run])
+    heads = np.cumsum([FRAME_HEADER_BYTES + header.columns_bytes for header, _ in run])
+    begins = np.cumsum(lengths, dtype=np.int64) - lengths + np.repeat(heads, counts)
+    return split_entries(buffer, begins, lengths, digester)

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bk_core.entries.apache import lac_body, parse_lac_body
+from bk_core.entries.apache import lac_body, parse_lac_body, split_few
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
 from bk_core.errors import IntegrityError
@@ -131,3 +131,46 @@ def test_no_entries_are_no_bytes() -> None:
     digester = Digester(DigestType.CRC32C, b"pw", 1)
     assert entry_bytes(run([]), digester) == []
     assert parse_entries([], digester).count == 0
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.sampled_from(DigestType),
+    st.lists(st.tuples(st.binary(max_size=9), st.integers(-1, 2), st.integers(0, 1)), min_size=1, max_size=6),
+    st.integers(0, 40),
+    st.one_of(st.none(), st.tuples(st.integers(0, 400), st.integers(0, 7))),
+)
+def test_a_few_entries_are_split_as_many_are(
+    kind: DigestType, made: list[tuple[bytes, int, int]], before: int, flip: tuple[int, int] | None
+) -> None:
+    payloads, lacs, gaps = zip(*made, strict=True)
+    digester, numbers = Digester(kind, b"passwd", 1), np.arange(len(made)) + np.cumsum(gaps)
+    lengths = before + np.cumsum([len(each) for each in payloads]) + np.cumsum(gaps)
+    columns = {"ids": numbers, "lacs": np.array(lacs), "ledger_lengths": lengths}
+    batch = replace(run(list(payloads), lac=max(lacs)), **columns)
+    entries = entry_bytes(batch, digester)
+    whole = bytearray(b"".join(entries))
+    if flip is not None:
+        whole[flip[0] % len(whole)] ^= 1 << flip[1]
+    sizes = [len(each) for each in entries]
+    ends = np.cumsum(sizes).tolist()
+    begins = [end - size for end, size in zip(ends, sizes, strict=True)]
+    few = split_few(memoryview(bytes(whole)), begins, sizes, digester)
+    try:
+        wanted = parse_entries([bytes(whole[a:b]) for a, b in zip(begins, ends, strict=True)], digester)
+    except IntegrityError:
+        assert few is None
+        return
+    if wanted.ids is not None or wanted.length_before < 0:
+        assert few is None
+        return
+    assert few is not None
+    for field in fields(EntryBatch):
+        one, other = getattr(few, field.name), getattr(wanted, field.name)
+        assert np.array_equal(one, other) if isinstance(other, np.ndarray) else one == other, field.name
+
+
+def test_entries_that_are_shorter_than_their_header_are_not_split() -> None:
+    digester = Digester(DigestType.CRC32C, b"passwd", 1)
+    assert split_few(memoryview(bytes(35)), [0], [35], digester) is None
+    assert split_few(memoryview(b""), [], [], digester) is None
