@@ -451,7 +451,7 @@ class Bookie:
 
 
 def _holdings(opened: Sequence[OpenStorage], watches: Sequence[SpaceWatch]) -> Holdings:
-    parts = [IndexHoldings(each.index) for each in opened]
+    parts = [IndexHoldings(each.index, each.reader) for each in opened]
     if len(parts) == 1:
         return parts[0]
     return SpreadHoldings(parts, lambda ledger_id: choose_directory(ledger_id, watches))

@@ -689,22 +689,23 @@ def with_session(frame: Bytes, session: int) -> bytes:
     return b"".join((view[:TAG_OFFSET], U32_LE.pack(session), view[FRAME_HEADER_BYTES:]))
 
 
-def slice_frame(buf: Bytes, first: int, last: int) -> Bytes | None:
+def slice_frame(buf: Bytes, first: int, last: int, checked: FrameHeader | None = None) -> Bytes | None:
     """Return a frame of the entries with ids ``first`` to ``last``, both inclusive, or None if the frame has none of
     them.
 
     If the range has all entries of the frame, the result is the frame itself with its tag. Otherwise it is a new frame
     with tag 0, new CRCs and the old digests, by which the reader must verify each entry. Header and columns are
     checked. The payload's CRC is checked only if the frame has no digests (DUMMY, APACHE_BYTES). Raises IntegrityError
-    if a check fails.
+    if a check fails. ``checked`` is the result of :func:`check_frame` for the same bytes, if the caller has it; then
+    nothing is checked again.
     """
-    header = check_header(buf)
+    header = check_header(buf) if checked is None else checked
     extent = frame_extent(buf, header)
     if header.kind != FrameKind.ENTRIES or first > extent.last or last < extent.first or first > last:
         return None
     if first <= extent.first and extent.last <= last:
         return buf
-    if header.digest_bytes == 0:
+    if header.digest_bytes == 0 and checked is None:
         check_frame(buf)
     columns = columns_of(header, buf)
     at = _positions(header, columns, first, last)

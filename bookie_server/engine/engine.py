@@ -36,6 +36,7 @@ StreamEffect = (
     | events.PauseStream
     | events.ResumeStream
     | events.SendPart
+    | events.SendEntries
     | events.SendTrailer
     | events.SendLac
     | events.SendReply
@@ -92,6 +93,7 @@ class BookieEngine:
         self._broken = self._failed = False
         self._in_burst = False
         self._at_turn_end: list[Callable[[], None]] = []
+        self._at_burst_end: Callable[[], None] | None = None
         self._turn = self._loop.turn if isinstance(self._loop, BookieLoop) else None
         self._timers: dict[events.TimerId, asyncio.TimerHandle] = {}
         self._on_failed, self._on_hint = on_failed, on_hint
@@ -166,9 +168,19 @@ class BookieEngine:
         try:
             return take(*args, **kwargs)
         finally:
+            if self._at_burst_end is not None:
+                self._end_burst()
             self._in_burst = False
             if self._at_turn_end:
                 self._end_turn()
+
+    def _end_burst(self) -> None:
+        call, self._at_burst_end = self._at_burst_end, None
+        assert call is not None
+        try:
+            call()
+        except Exception:  # a bug in one stream must not end its connection without a word
+            logger.exception("the requests of a burst could not be handled")
 
     def _end_turn(self) -> None:
         calls, self._at_turn_end = self._at_turn_end, []
@@ -181,6 +193,14 @@ class BookieEngine:
                 call()
             except Exception:  # a bug in one log must end neither the others nor the connection
                 logger.exception("a commit at the end of a burst failed")
+
+    def at_burst_end(self, call: Callable[[], None]) -> None:
+        """Make a call once the connection has handed over everything that it received at once, or now if it cannot
+        tell. Only one call of a burst is remembered, because a burst is of one stream."""
+        if self._in_burst:
+            self._at_burst_end = call
+        else:
+            call()
 
     def at_turn_end(self, call: Callable[[], None]) -> None:
         """Make a call once the loop has handled everything that came in this turn."""
@@ -216,7 +236,7 @@ class BookieEngine:
         match effect:
             case events.Commit():
                 self._logs[effect.log].committer.put(effect.frames, effect.headers, reserve=effect.reserve)
-            case events.SendAcks():
+            case events.SendAcks() | events.SendEntries():
                 self._deliver(effect, effect.stream)
             case events.ReadFrames() | events.ReadMemberships():
                 self._logs[effect.log].read(effect)

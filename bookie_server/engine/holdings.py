@@ -43,10 +43,11 @@ frames fill a part. A plan never has more frames than the last number."""
 
 
 class IndexHoldings:
-    """The holdings of one data directory. Like its index, it is used only on the loop's thread."""
+    """The holdings of one data directory. Like its index, it is used only on the loop's thread. Without a reader no
+    entry is in memory."""
 
-    def __init__(self, index: LedgerIndex) -> None:
-        self._index = index
+    def __init__(self, index: LedgerIndex, reader: SegmentReader | None = None) -> None:
+        self._index, self._reader = index, reader
         self._facts: dict[LedgerId, LedgerFacts] = {}  # cache, valid for this version of the index's states
         self._version = -1
 
@@ -103,6 +104,12 @@ class IndexHoldings:
         unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
         return LookupPlan(pieces, absent, unknown, (), through)
 
+    def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | bytearray | memoryview | None:
+        if self._reader is None:
+            return None
+        place = self._index.place_of(ledger_id, entry_id)
+        return None if place is None else _at_once(self._reader, place, entry_id, entry_id, ledger_id)
+
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         self._index.learn(ledger_id, place, cast(Remembered, membership))
 
@@ -114,7 +121,7 @@ class IndexHoldings:
         return self._index.last_entry(ledger_id).bound
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
-        return self._index.carried_lac(ledger_id)[0]
+        return self._index.greatest_lac(ledger_id)
 
     def tail(self, ledger_id: LedgerId) -> tuple[Piece | None, Piece | None]:
         last = self._index.last_entry(ledger_id)
@@ -152,14 +159,20 @@ def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.Fra
     if len(effect.pieces) != 1:
         return None
     piece = effect.pieces[0]
-    if piece.last_only or reader.is_given_up(piece.place.generation):
+    if piece.last_only:
         return None
-    try:
-        frame = reader.read_at_once(piece.place, piece.first, piece.last)
-    except Exception:  # a bug must not end the bookie; the reader thread tries again
-        logger.exception("%s cannot be read at once", piece.place)
-        return None
+    frame = _at_once(reader, piece.place, piece.first, piece.last)
     return None if frame is None else events.FramesRead(effect.request, [frame])
+
+
+def _at_once(
+    reader: SegmentReader, place: Place, first: EntryId, last: EntryId, ledger_id: LedgerId | None = None
+) -> bytes | bytearray | memoryview | None:
+    try:
+        return reader.read_at_once(place, first, last, ledger_id=ledger_id)
+    except Exception:  # a bug must not end the bookie; the reader thread tries again
+        logger.exception("%s cannot be read at once", place)
+        return None
 
 
 def answer_read(

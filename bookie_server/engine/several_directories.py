@@ -80,6 +80,9 @@ class SpreadHoldings:
     ) -> LookupPlan:
         return self._of(ledger_id).plan(ledger_id, first, last, bytes_max, resolved)
 
+    def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | bytearray | memoryview | None:
+        return self._of(ledger_id).entry(ledger_id, entry_id)
+
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         self._of(ledger_id).learn(ledger_id, place, membership)
 

@@ -133,11 +133,28 @@ class ReadRequested:
     cut: Cut | None = None
 
 
+class EntriesRequested(NamedTuple):
+    """Reads of one whole entry each, without a fence, that arrived together on one stream. The columns have a row for
+    each read. Each read has the meaning of a ReadRequested event."""
+
+    stream: StreamId
+    numbers: Sequence[int]
+    """The ids of the requests, each unique on the stream."""
+    ledger_ids: Sequence[LedgerId]
+    entry_ids: Sequence[EntryId]
+
+
 @dataclass(frozen=True, slots=True)
 class PartSent:
     """The part of a SendPart effect of this request has been sent; the next part may follow."""
 
     request: RequestId
+
+
+class PartsSent(NamedTuple):
+    """A part of each of these requests has been sent, as in PartSent. A request is named once for each of its parts."""
+
+    requests: Sequence[RequestId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +259,9 @@ Event: TypeAlias = (
     | FramesRead
     | MembershipsRead
     | ReadRequested
+    | EntriesRequested
     | PartSent
+    | PartsSent
     | StreamStalled
     | FenceRequested
     | ReadLacRequested
@@ -355,6 +374,19 @@ class SendPart:
     lac: EntryId = -1
 
 
+class SendEntries(NamedTuple):
+    """Answers reads of one entry each that were found in memory. The columns have a row for each read. A row has the
+    meaning of a SendPart effect with this frame, and of a SendTrailer effect that answers through this entry. PartSent
+    or PartsSent follows for each row, once its frame is sent."""
+
+    stream: StreamId
+    numbers: list[int]
+    entry_ids: list[EntryId]
+    frames: list[bytes | bytearray | memoryview]
+    fenced: list[bool]
+    lacs: list[EntryId]
+
+
 @dataclass(frozen=True, slots=True)
 class SendTrailer:
     """Ends a read. With a ``reason`` the whole request was refused, and the trailer says nothing about any id.
@@ -421,6 +453,7 @@ Effect: TypeAlias = (
     | ReadFrames
     | ReadMemberships
     | SendPart
+    | SendEntries
     | SendTrailer
     | SendLac
     | SendReply

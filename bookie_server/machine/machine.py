@@ -23,11 +23,13 @@ from bookie_server.machine.adds import Adds
 from bookie_server.machine.compare import Comparisons
 from bookie_server.machine.core import Core, Counts, Refusal
 from bookie_server.machine.deletions import Deletions
+from bookie_server.machine.entry_reads import EntryReads
 from bookie_server.machine.events import (
     CommitFailed,
     CopiesUnwanted,
     DeleteHintRequested,
     Effect,
+    EntriesRequested,
     Event,
     FenceRequested,
     FramesArrived,
@@ -36,6 +38,7 @@ from bookie_server.machine.events import (
     LedgersDeleted,
     MembershipsRead,
     PartSent,
+    PartsSent,
     ReadLacRequested,
     ReadOnlyChanged,
     ReadRequested,
@@ -82,6 +85,7 @@ class BookieMachine:
         core = self._core = Core(holdings, limits or MachineLimits(), logs)
         requests = self._requests = Requests(core)
         reads = self._reads = Reads(core, requests)
+        entries = EntryReads(core, requests, reads)
         lacs = self._lacs = Lacs(core, requests)
         compare = Comparisons(core, requests, lambda session, differing: self._adds.compared(session, differing))
         adds = self._adds = Adds(core, compare.begin)
@@ -96,8 +100,10 @@ class BookieMachine:
             CommitFailed: self._on_failed,
             FramesRead: requests.frames_read,
             MembershipsRead: requests.memberships_read,
-            ReadRequested: reads.begin,
-            PartSent: lambda event: reads.sent(event.request),
+            ReadRequested: entries.begin_one,
+            EntriesRequested: entries.begin,
+            PartSent: lambda event: reads.sent((event.request,)),
+            PartsSent: lambda event: reads.sent(event.requests),
             StreamStalled: lambda event: reads.stalled(event.stream),
             FenceRequested: lambda event: lacs.read(event.request, event.ledger_id, event.ledger_key),
             ReadLacRequested: lambda event: lacs.read(event.request, event.ledger_id),

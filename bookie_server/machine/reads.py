@@ -30,7 +30,8 @@ from bookie_server.machine.requests import Frame, Path, Request, Requests
 from bookie_server.machine.state import LookupPlan
 from bookie_server.machine.turns import FairQueue, Turns
 
-_ID_MAX = (1 << 63) - 2
+ID_MAX = (1 << 63) - 2
+"""The greatest entry id that a bookie takes."""
 _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
 """The maximum number of ABSENT ranges in a trailer. With more of them, neighbours are joined, so the trailer stays
@@ -63,7 +64,7 @@ class Read(Request):
 
     def __init__(self, event: ReadRequested, path: Reads, bytes_max: int) -> None:
         super().__init__(event.request, event.ledger_id, path, fencing=event.fence_key is not None)
-        self.next, self.asked_last, self.last = event.first, event.last, min(event.last, _ID_MAX)
+        self.next, self.asked_last, self.last = event.first, event.last, min(event.last, ID_MAX)
         self.ids_only, self.cut = event.ids_only, event.cut
         self.budget = min(event.bytes_max or bytes_max, bytes_max)  # bytes that may still be sent
         self.absent: list[EntryRange] = []
@@ -172,20 +173,22 @@ class Reads(Path):
         request.absent = _below(request.absent, first)
         request.unknown = _below(request.unknown, first)
 
-    def sent(self, request_id: RequestId) -> None:
-        """Release the room of a part that was sent, and continue its request."""
-        request = self._requests.get(request_id)
-        if self.turns.sent(request_id) and isinstance(request, Read):
-            request.unsent -= 1
-            self._requests.run(request)
+    def sent(self, request_ids: Sequence[RequestId]) -> None:
+        """Release the room of parts that were sent, and continue their requests."""
+        for request_id in request_ids:
+            if self.turns.sent(request_id):
+                request = self._requests.get(request_id)
+                if isinstance(request, Read):
+                    request.unsent -= 1
+                    self._requests.run(request)
 
     def _end(self, request: Read) -> None:
         fenced = self._core.is_fenced(request.ledger_id)
         many = len(request.absent) > _GAPS_MAX and not request.ids_only
         absent = _joined(request.absent, request.unknown) if many else request.absent
         through = request.next - 1
-        if through == _ID_MAX < request.asked_last:  # no bookie takes an add above _ID_MAX
-            absent, through = [*absent, EntryRange(_ID_MAX + 1, request.asked_last)], request.asked_last
+        if through == ID_MAX < request.asked_last:  # no bookie takes an add above ID_MAX
+            absent, through = [*absent, EntryRange(ID_MAX + 1, request.asked_last)], request.asked_last
         trailer = ReadTrailer(through, tuple(absent), tuple(request.unknown), fenced)
         self._requests.forget(request)
         ledger = self._core.ledgers.get(request.ledger_id)
@@ -216,6 +219,10 @@ class Reads(Path):
         self.turns.close(stream)
 
     # --- turns: how much of the answers is in memory at once ---
+
+    def may_pass(self, stream: StreamId) -> bool:
+        """Return whether a read that needs no request has a turn, because there is room and no read waits for it."""
+        return self.turns.may(stream, False) and self._waiting.pass_by(False)
 
     def _take_turn(self, request: Read) -> bool:
         """Return whether the request has a turn. If not, queue it for one."""

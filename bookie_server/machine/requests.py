@@ -127,6 +127,13 @@ class Requests:
             return Reason.OVERLOADED, f"{under_way} requests are under way"
         return None
 
+    def may_pass(self, request_id: RequestId) -> bool:
+        """Return whether a request that ends in the step in which it arrived may begin: its id is not in use, and few
+        enough requests are under way."""
+        if request_id in self._by_id or request_id in self._asked_of:
+            return False
+        return len(self._by_id) - self.watches < self._core.limits.requests_max
+
     def _under_way_of(self, stream: StreamId) -> int:
         return len(self._of_stream.get(stream, ())) - self._watches.get(stream, 0)
 

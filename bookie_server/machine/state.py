@@ -123,6 +123,12 @@ class Holdings(Protocol):
         unresolved."""
         ...
 
+    def entry(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | bytearray | memoryview | None:
+        """Return an intact frame of this entry alone, if memory has it, including the page cache: the checks are those
+        of a ReadFrames effect. Return None if anything must be read from a disk first, if no intact frame has the entry
+        or if the ledger is deleted. Never blocks."""
+        ...
+
     def learn(self, ledger_id: LedgerId, place: Unresolved, membership: object) -> None:
         """Remember the membership that storage read for an unresolved place."""
         ...

@@ -103,6 +103,7 @@ class Turns:
         "_of_stream",
         "_owners",
         "_parts",
+        "_room",
         "_sizes",
         "_unread_max",
         "_weight",
@@ -112,6 +113,9 @@ class Turns:
     def __init__(self, limits: MachineLimits, logs: int, owners: Owners | None = None) -> None:
         self._limits, self._owners = limits, Owners() if owners is None else owners
         self._unread_max = limits.storage_reads_max * logs
+        self._room = {
+            (urgent, further): _room(limits, urgent, further) for urgent in (False, True) for further in (False, True)
+        }  # weight and bytes
         self._active = 0
         self._parts = 0  # turns whose part is with the driver; the others are being planned or read
         self._weight = 0  # of all turns
@@ -130,22 +134,20 @@ class Turns:
         """Return whether there is room for another turn of this stream, or of any stream if ``stream`` is None."""
         if self._active - self._parts >= self._unread_max or self._is_full(urgent):
             return False  # the size of parts being read is not known yet
-        held = self._of_stream.get(stream, 0) if stream is not None else 0
+        if stream is None:
+            return True
+        held = self._of_stream.get(stream, 0)
         if held >= self._limits.reads_per_stream_max * WHOLE:
             return False
-        if stream is not None and not urgent and any(o.answers >= o.bytes_max for o in self._owners.of(stream)):
+        if not urgent and (owners := self._owners.of(stream)) and any(o.answers >= o.bytes_max for o in owners):
             return False
         return not held or urgent or not self._is_full(urgent, further=True)
 
     def _is_full(self, urgent: bool, *, further: bool = False) -> bool:
         """Return whether the share of urgent turns, or of all others, is used up. With ``further``, return whether half
         of that share is used up."""
-        turns, size = self._limits.reads_active_max, self._limits.reads_bytes_max
-        if not urgent:
-            turns, size = turns - turns // 4, size - size // 4
-        if further:
-            turns, size = (turns + 1) // 2, size // 2
-        return self._weight >= turns * WHOLE or self._bytes >= size
+        weight_max, bytes_max = self._room[urgent, further]
+        return self._weight >= weight_max or self._bytes >= bytes_max
 
     def take(self, stream: StreamId) -> None:
         self._active += 1
@@ -156,12 +158,23 @@ class Turns:
         self._active -= 1
         self._weigh(stream, -WHOLE)
 
+    def take_read(self, request: RequestId, size: int) -> None:
+        """Take a turn for a part of ``size`` bytes that was read already, and count the part as given to the driver."""
+        self._active += 1
+        self._count(request, size, self._weight_of(size))
+
     def fill(self, request: RequestId, size: int) -> None:
         """Count a part of ``size`` bytes that was given to the driver."""
-        self._sizes.setdefault(request, deque()).append(size)
+        self._count(request, size, self._weight_of(size) - WHOLE)
+
+    def _count(self, request: RequestId, size: int, weight: int) -> None:
+        sizes = self._sizes.get(request)
+        if sizes is None:
+            sizes = self._sizes[request] = deque()
+        sizes.append(size)
         self._bytes += size
         self._parts += 1
-        self._weigh(request[0], self._weight_of(size) - WHOLE)
+        self._weigh(request[0], weight)
         self._owned(request, size)
 
     def _weigh(self, stream: StreamId, change: int) -> None:
@@ -173,7 +186,8 @@ class Turns:
             del self._of_stream[stream]
 
     def _weight_of(self, size: int) -> int:
-        return min(WHOLE, size * WHOLE // self._limits.read_part_bytes + 1)
+        weight = size * WHOLE // self._limits.read_part_bytes + 1
+        return weight if weight < WHOLE else WHOLE
 
     def _owned(self, request: RequestId, size: int) -> None:
         for owner in self._owners.of(request[0]):
@@ -220,3 +234,14 @@ class Turns:
         stream = self._ending = next(iter(self.stalled))
         del self.stalled[stream]
         return stream
+
+
+def _room(limits: MachineLimits, urgent: bool, further: bool) -> tuple[int, int]:
+    """Return the weight and the bytes of all turns from which on there is no room for urgent turns, or for all others.
+    With ``further``, return half of them."""
+    turns, size = limits.reads_active_max, limits.reads_bytes_max
+    if not urgent:
+        turns, size = turns - turns // 4, size - size // 4
+    if further:
+        turns, size = (turns + 1) // 2, size // 2
+    return turns * WHOLE, size

@@ -30,15 +30,16 @@ STREAMS = ("Add", "Read", "Control")
 BUFFERS_MAX = 512
 """The maximum number of buffers in one system call. The limit of Linux is 1,024."""
 
-SMALL_FRAME_BYTES = 1024
+SMALL_FRAME_BYTES = 4096
 """The average size in bytes up to which the frames of a message are joined. For such frames a buffer each would cost
-more than the copy."""
+more than the copy, which takes 0.2 µs for 4 KiB."""
 
 _PREAMBLE = struct.Struct("<4sBBxx")
 _MAGIC = b"bkdl"
 _HEAD = struct.Struct("<II")
 HEAD_BYTES = _HEAD.size
 _STAGING_BYTES = 16 << 10
+_new = tuple.__new__  # costs less than the constructor of a named tuple
 
 
 def preamble(stream: str) -> bytes:
@@ -117,7 +118,8 @@ class MessageReader:
             begin, size = self._begin + _HEAD.size, frames + rest
             if have - _HEAD.size >= size:
                 self._begin = begin + size
-                yield self._cut(memoryview(bytes(memoryview(self._staging)[begin : self._begin])))
+                message = bytes(memoryview(self._staging)[begin : self._begin])
+                yield self._cut(memoryview(message)) if frames else _new(Received, (None, message))
             elif _HEAD.size + size <= _STAGING_BYTES:
                 break  # the rest of it fits into the staging buffer
             else:
@@ -185,6 +187,9 @@ class SendQueue:
     def sent(self, count: int) -> None:
         """Note that the next ``count`` bytes were sent."""
         self.bytes -= count
+        if not self.bytes:
+            self._buffers.clear()
+            return
         while count:
             first = self._buffers[0]
             if len(first) > count:

@@ -69,8 +69,7 @@ class AnswerQueue:
         self.is_stalled = False
         if self._leaving:
             leaving, self._leaving = self._leaving, []
-            for request in leaving:
-                self._feed(events.PartSent(request))
+            self._feed(events.PartsSent(leaving))
 
     def drop(self) -> None:
         """Forget all answers, because the connection is gone."""

@@ -165,6 +165,8 @@ class ServedConnection:
                 self.close(message)
             case events.SendPart():
                 self._stories.take_part(effect)
+            case events.SendEntries():
+                self._stories.take_entries(effect)
             case _:
                 self._stories.end(effect)
 

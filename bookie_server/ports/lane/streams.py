@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 
@@ -61,6 +61,14 @@ handles this part."""
 
 _ENDS_OF_A_MESSAGE = 8192
 _RECOVERS = "attach RECOVER"
+
+_TOGETHER_MAX = 64
+"""The maximum number of reads of one entry that the machine gets together. They are answered in one step, so with more
+of them a client would hold up the others, and would be paused too late."""
+
+_Entry: TypeAlias = tuple[int, int, Buffer, bool]
+"""The answer to a read of one entry: the request's number, the entry's id, its frame, and whether the ledger is
+fenced."""
 
 _LOOK_S = 60.0
 """The longest time, in seconds, between two checks of the grants of sessions. It is short because the system's clock
@@ -585,13 +593,15 @@ class ReadStream(LaneStream):
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         super().__init__(engine, facts, principal)
-        self._answers: deque[events.SendPart | events.SendTrailer] = deque()  # the machine bounds the parts by turns
+        self._arrived: tuple[list[int], list[LedgerId], list[int]] = [], [], []  # reads of one entry, in columns
+        self._answers: deque[events.SendPart | events.SendTrailer | _Entry] = deque()  # turns bound the parts
         self._leaving: list[events.RequestId] = []  # requests whose parts are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
         self._fencing: dict[events.RequestId, LedgerId] = {}  # fencing reads under way, for the audit log
 
     def end(self) -> None:
         super().end()
+        self._arrived = [], [], []
         for ledger_id in self._fencing.values():
             self.audit("fence", Reason.TIMEOUT, "the client is gone", ledger=ledger_id)
         for request in list(self._traced):
@@ -600,11 +610,14 @@ class ReadStream(LaneStream):
     def take(self, rest: Buffer, frames: memoryview | None) -> None:
         request = parse(lane_pb2.ReadRequest, short(rest, frames))
         if request.cancel:
+            self._ask_arrived()
             self._cancel({(self.stream, each) for each in request.cancel})
-        self.show(request.grants)
-        if not request.id:
+        if self.gate is not None:
+            self.show(request.grants)
+        number = request.id
+        if not number:
             return
-        request_id = (self.stream, request.id)
+        request_id = (self.stream, number)
         refused = self._problem(request) if self.gate is not None or self.share is not None else None
         if refused is not None:
             self._keep(events.SendTrailer(request_id, ReadTrailer(request.first_entry_id - 1), *refused))
@@ -620,6 +633,12 @@ class ReadStream(LaneStream):
                 last_entry=request.last_entry_id,
                 fence=request.fence,
             )
+        entry_id = request.first_entry_id
+        if request.last_entry_id == entry_id and not (
+            request.fence or request.ids_only or request.head_bytes or request.range_counts
+        ):
+            self._arrive(number, request.ledger_id, entry_id)
+            return
         if request.fence and self.facts.audit is not None:
             self._fencing[request_id] = request.ledger_id
         self.engine.feed(
@@ -634,6 +653,24 @@ class ReadStream(LaneStream):
                 cut_from_proto(request),
             )
         )
+
+    def _arrive(self, number: int, ledger_id: LedgerId, entry_id: int) -> None:
+        """Keep a read of one entry until everything that arrived with it is here: the machine answers such reads
+        together."""
+        numbers, ledger_ids, entry_ids = self._arrived
+        numbers.append(number)
+        ledger_ids.append(ledger_id)
+        entry_ids.append(entry_id)
+        if len(numbers) == 1:
+            self.engine.at_burst_end(self._ask_arrived)
+        elif len(numbers) >= _TOGETHER_MAX:
+            self._ask_arrived()
+
+    def _ask_arrived(self) -> None:
+        numbers, ledger_ids, entry_ids = self._arrived
+        if numbers:
+            self._arrived = [], [], []
+            self.engine.feed(events.EntriesRequested(self.stream, numbers, ledger_ids, entry_ids))
 
     def _problem(self, request: Any) -> Refusal | None:
         refused = self.refused("id fence" if request.fence else "id", request.ledger_id)
@@ -650,23 +687,28 @@ class ReadStream(LaneStream):
                 self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
         answers, self._answers = self._answers, deque()
         self.waiting = 0
+        dropped: list[events.RequestId] = []
         for answer in answers:
-            if answer.request not in cancelled:
+            request_id = (self.stream, answer[0]) if isinstance(answer, tuple) else answer.request
+            if request_id not in cancelled:
                 self._keep(answer)
-        for answer in answers:
-            if answer.request in cancelled and isinstance(answer, events.SendPart):
-                self.engine.feed(events.PartSent(answer.request))
+            elif not isinstance(answer, events.SendTrailer):
+                dropped.append(request_id)
+        if dropped:
+            self.engine.feed(events.PartsSent(dropped))
 
-    def _keep(self, answer: events.SendPart | events.SendTrailer) -> None:
+    def _keep(self, answer: events.SendPart | events.SendTrailer | _Entry) -> None:
         self._answers.append(answer)
         self.waiting += _ranges_of(answer)
 
-    def _next(self) -> events.SendPart | events.SendTrailer:
-        answer = self._answers.popleft()
-        self.waiting -= _ranges_of(answer)
-        return answer
-
     def take_effect(self, effect: StreamEffect) -> None:
+        if isinstance(effect, events.SendEntries):
+            self._answers.extend(zip(effect.numbers, effect.entry_ids, effect.frames, effect.fenced, strict=True))
+            self.waiting += len(effect.numbers)
+            for number in effect.numbers if self._traced else ():
+                if span := self._traced.pop((self.stream, number), None):
+                    span.end()
+            return
         assert isinstance(effect, (events.SendPart, events.SendTrailer))
         self._keep(effect)
         if self._fencing and isinstance(effect, events.SendTrailer) and effect.request in self._fencing:
@@ -683,7 +725,12 @@ class ReadStream(LaneStream):
             return LaneMessage(answer.SerializeToString())
         if not self._answers:
             return None
-        first = self._next()
+        first = self._answers.popleft()
+        self.waiting -= _ranges_of(first)
+        if isinstance(first, tuple):
+            number, entry_id, frame, fenced = first
+            self._leaving.append((self.stream, number))
+            return LaneMessage(_entry_answer(number, entry_id, fenced=fenced), (frame,))
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
@@ -691,21 +738,37 @@ class ReadStream(LaneStream):
         self._leaving.append(first.request)
         last = self._answers[0] if self._answers else None
         if isinstance(last, events.SendTrailer) and last.request == first.request:
-            self._next()
+            self._answers.popleft()
+            self.waiting -= _ranges_of(last)
             rest.trailer.CopyFrom(trailer_to_proto(last.trailer, last.reason, last.message))
         return LaneMessage(rest.SerializeToString(), first.frames)
 
     def message_left(self) -> None:
         super().message_left()
         left, self._leaving = self._leaving, []
-        for request in left:
-            self.engine.feed(events.PartSent(request))
+        if left:
+            self.engine.feed(events.PartsSent(left))
 
 
-def _ranges_of(answer: events.SendPart | events.SendTrailer) -> int:
+def _ranges_of(answer: events.SendPart | events.SendTrailer | _Entry) -> int:
+    if isinstance(answer, tuple):
+        return 1
     if isinstance(answer, events.SendPart):
         return 0
     return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
+
+
+_ANSWER = lane_pb2.ReadResponse()
+"""The rest of the last answer with one entry. Filling it again costs a third of making a message."""
+_ANSWER_TRAILER = _ANSWER.trailer
+
+
+def _entry_answer(number: int, entry_id: int, *, fenced: bool) -> bytes:
+    """Return the answer to a read of one entry, without its frame."""
+    _ANSWER.id = number
+    _ANSWER_TRAILER.answered_through = entry_id
+    _ANSWER_TRAILER.fenced = fenced
+    return _ANSWER.SerializeToString()
 
 
 def short(rest: Buffer, frames: memoryview | None) -> Buffer:

@@ -259,6 +259,17 @@ class LedgerIndex:
             return Lookup(pieces, (), (), (), search.through)
         return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
 
+    def place_of(self, ledger_id: LedgerId, entry_id: EntryId) -> Place | None:
+        """Return a frame or run that holds this entry. Return None if there is none, or if something must be read
+        before it is known."""
+        if ledger_id in self._states.deleted:
+            return None
+        place = self._at_once(ledger_id, entry_id, entry_id)
+        if place is None:
+            found = self.lookup(ledger_id, entry_id, entry_id)
+            place = found.pieces[0].place if found.pieces else None
+        return place
+
     def _at_once(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> Place | None:
         """Return a frame in memory that holds the whole range, if there is one. No other frame needs to be considered,
         because all copies of an entry are equal (RULES P6)."""
@@ -342,6 +353,17 @@ class LedgerIndex:
         found += self._directory.lacs(ledger_id)
         intact = [(lac, place) for lac, place in found if place is not None and not self._damage.hits(place)]
         return max(intact, key=lambda item: item[0], default=(-1, None))
+
+    def greatest_lac(self, ledger_id: LedgerId) -> EntryId:
+        """Return the LAC that :meth:`carried_lac` returns. Without damage this costs less."""
+        if self._damage:
+            return self.carried_lac(ledger_id)[0]
+        lac = self._directory.greatest_lac(ledger_id)
+        for ledgers in self._unsealed.values():
+            frames = ledgers.get(ledger_id)
+            if frames is not None and frames.lac > lac:
+                lac = frames.lac
+        return lac
 
     def folded(self, ledger_id: LedgerId) -> tuple[LedgerState | None, Reason]:
         """Return the folded state of a ledger that is not deleted, or None, and the reason to answer UNKNOWN for it."""

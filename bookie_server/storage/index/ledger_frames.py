@@ -109,11 +109,12 @@ class BlockFrames(_Frames):
 class LedgerFrames(_Frames):
     """The frames of one ledger in one unsealed segment."""
 
-    __slots__ = ("_lac", "_lac_row", "lost")
+    __slots__ = ("_lac_row", "lac", "lost")
 
     def __init__(self) -> None:
         super().__init__()
-        self._lac = -1  # the greatest LAC that a frame here carries
+        self.lac = -1
+        """The greatest LAC that a frame here carries, or −1."""
         self._lac_row = -1  # the row of a frame that carries it; −1: none
         self.lost: IntervalSet | None = None
         """The ids of damaged frames; None: there are none."""
@@ -128,8 +129,8 @@ class LedgerFrames(_Frames):
         row = _ROW.pack(generation, offset, size | code << 32, lac)
         firsts, peaks = self._firsts, self._peaks
         if not firsts or firsts[-1] <= first:
-            if lac > self._lac:
-                self._lac, self._lac_row = lac, len(firsts)
+            if lac > self.lac:
+                self.lac, self._lac_row = lac, len(firsts)
             peaks.append(peaks[-1] if peaks and peaks[-1] > last else last)
             firsts.append(first)
             self._lasts.append(last)
@@ -168,18 +169,18 @@ class LedgerFrames(_Frames):
         for k, last in enumerate(lasts):
             peak = max(peak, last)
             self._peaks.append(peak)
-            if rows[k * STRIDE + 3] > self._lac:
-                self._lac, self._lac_row = rows[k * STRIDE + 3], before + k
+            if rows[k * STRIDE + 3] > self.lac:
+                self.lac, self._lac_row = rows[k * STRIDE + 3], before + k
 
     def _rebuild(self) -> None:
         peaks = np.frombuffer(self._peaks, dtype=np.int64)
         np.maximum.accumulate(np.frombuffer(self._lasts, dtype=np.int64), out=peaks)
-        self._lac, self._lac_row = -1, -1
+        self.lac, self._lac_row = -1, -1
         lacs = np.frombuffer(self._rows, dtype=np.int64)[3::STRIDE]
         if lacs.size:
             k = int(lacs.argmax())
             if lacs[k] >= 0:
-                self._lac, self._lac_row = int(lacs[k]), k
+                self.lac, self._lac_row = int(lacs[k]), k
 
     def remove(self, place: Place) -> bool:
         """Remove the damaged frame at ``place``. Its ids are lost unless another frame holds them. Return False if it
@@ -240,7 +241,7 @@ class LedgerFrames(_Frames):
     def carried_lac(self, ledger_id: int) -> tuple[int, Place | None]:
         """Return the greatest LAC that a frame carries, and that frame. Return −1 and None if no frame carries a
         LAC."""
-        return self._lac, self.place(self._lac_row, ledger_id) if self._lac_row >= 0 else None
+        return self.lac, self.place(self._lac_row, ledger_id) if self._lac_row >= 0 else None
 
     def has_copy(self, first: int, last: int, size: int) -> bool:
         """Return whether a frame of these bounds and this size is here."""

@@ -19,6 +19,7 @@ from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN,
 
 _CHUNK_ROWS = 512
 _TOPS_MAX = 16  # segments considered for the last entry; more would be needed only if the top ones are damaged
+_LACS_MAX = 1024  # ledgers whose greatest LAC is remembered
 _ROW = np.dtype(
     [
         ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
@@ -49,12 +50,14 @@ class SegmentDirectory:
         self._pending: list[tuple[I64, Rows]] = []
         self._ledgers_of: dict[int, I64] = {}
         self._live: dict[int, int] = {}
+        self._lacs: dict[int, int] = {}
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add_segment(self, generation: int, summary: Rows) -> None:
         """Add the summary of a sealed segment, sorted by ledger. It replaces an earlier one of this generation."""
         self.drop_segment(generation)
+        self._lacs.clear()
         rows = np.empty(summary.size, dtype=_ROW)
         rows["generation"] = generation
         for name in _SHARED:
@@ -70,6 +73,7 @@ class SegmentDirectory:
         ledgers = self._ledgers_of.pop(generation, None)
         if ledgers is None:
             return
+        self._lacs.clear()
         self._settle()
         del self._live[generation]
         for k in reversed(self._chunks_of(ledgers)):
@@ -78,6 +82,7 @@ class SegmentDirectory:
     def forget(self, ledger_id: int, through: int | None = None) -> None:
         """Remove a deleted ledger from all segments. With ``through`` remove it only from segments up to this
         generation."""
+        self._lacs.pop(ledger_id, None)
         self._settle()
         for k in reversed(self._chunks_with(ledger_id)):
             chunk = self._chunks[k]
@@ -197,6 +202,16 @@ class SegmentDirectory:
             (value, Place(generation, offset, size, ledger_id if bits & bit else -1))
             for value, generation, offset, size, bits in rows[names].tolist()
         ]
+
+    def greatest_lac(self, ledger_id: int) -> int:
+        """Return the greatest carried LAC, or −1 if there is none. It is remembered until the summaries change."""
+        lac = self._lacs.get(ledger_id)
+        if lac is None:
+            rows = self._rows_of(ledger_id)
+            if len(self._lacs) >= _LACS_MAX:
+                self._lacs.clear()
+            lac = self._lacs[ledger_id] = -1 if rows is None else max(-1, int(rows["lac"].max()))
+        return lac
 
     def has_only(self, ledger_id: int, first: int, last: int, size: int, above: int) -> bool:
         """Return whether a segment of a greater generation than ``above`` is known to hold a frame of these bounds.

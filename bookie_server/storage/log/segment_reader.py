@@ -98,17 +98,22 @@ class SegmentReader:
         cut = self._cut(place, first, last) if _is_cut(place, first, last) else None
         return slice_frame(self.read(place, ledger_id=ledger_id), first, last) if cut is None else cut
 
-    def read_at_once(self, place: Place, first: EntryId, last: EntryId) -> bytes | bytearray | memoryview | None:
+    def read_at_once(
+        self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
+    ) -> bytes | bytearray | memoryview | None:
         """Return what :meth:`read_entries` would return, if that needs no disk access: a few entries of a frame whose
         segment is open and, if the frame is long, whose columns are in memory. Return None in all other cases,
         including failed checks; then call :meth:`read_entries`. Any thread may call."""
         opened = self._handles.get(place.generation)
-        if opened is None or place.is_run:
+        if opened is None or place.is_run or place.generation in self._given_up:
             return None
         try:
             if place.size < SLOT_BYTES_MIN:
                 data = self._files.read_at_once(opened.handle, place.size, place.offset)
-                return None if data is None else slice_frame(self._checked(data, place, None), first, last)
+                if data is None:
+                    return None
+                header = check_stored_frame(data, place, self._incarnation, ledger_id)
+                return slice_frame(data, first, last, header)
             columns = self._columns.get((place.generation, place.offset))
             bounds = columns.bounds(first, last) if columns and _is_cut(place, first, last) else None
             if columns is None or bounds is None:
@@ -116,7 +121,7 @@ class SegmentReader:
             begin, end = bounds
             data = self._files.read_at_once(opened.handle, end - begin, place.offset + begin)
             return None if data is None else columns.cut(first, last, data)
-        except IntegrityError:
+        except (IntegrityError, OSError):
             return None
 
     def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
