@@ -146,15 +146,17 @@ class EntriesRequested(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartSent:
-    """The part of a SendPart effect of this request has been sent; the next part may follow."""
+    """The part of a SendPart effect of this request, or the frame of its row in a SendEntries effect, has been sent.
+    The next part may follow."""
 
     request: RequestId
 
 
-class PartsSent(NamedTuple):
-    """A part of each of these requests has been sent, as in PartSent. A request is named once for each of its parts."""
+class EntriesSent(NamedTuple):
+    """The frames of this many more rows in SendEntries effects of this stream have been sent."""
 
-    requests: Sequence[RequestId]
+    stream: StreamId
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,7 @@ Event: TypeAlias = (
     | ReadRequested
     | EntriesRequested
     | PartSent
-    | PartsSent
+    | EntriesSent
     | StreamStalled
     | FenceRequested
     | ReadLacRequested
@@ -377,7 +379,7 @@ class SendPart:
 class SendEntries(NamedTuple):
     """Answers reads of one entry each that were found in memory. The columns have a row for each read. A row has the
     meaning of a SendPart effect with this frame, and of a SendTrailer effect that answers through this entry. PartSent
-    or PartsSent follows for each row, once its frame is sent."""
+    follows for each row once its frame is sent, or EntriesSent for several rows."""
 
     stream: StreamId
     numbers: list[int]

@@ -173,14 +173,14 @@ class Reads(Path):
         request.absent = _below(request.absent, first)
         request.unknown = _below(request.unknown, first)
 
-    def sent(self, request_ids: Sequence[RequestId]) -> None:
-        """Release the room of parts that were sent, and continue their requests."""
-        for request_id in request_ids:
-            if self.turns.sent(request_id):
-                request = self._requests.get(request_id)
-                if isinstance(request, Read):
-                    request.unsent -= 1
-                    self._requests.run(request)
+    def sent(self, request_id: RequestId) -> None:
+        """Release the room of a part that was sent, and continue its request."""
+        request = self._requests.get(request_id)
+        if not self.turns.sent(request_id):
+            self.turns.entries_sent(request_id[0], 1)
+        elif isinstance(request, Read):
+            request.unsent -= 1
+            self._requests.run(request)
 
     def _end(self, request: Read) -> None:
         fenced = self._core.is_fenced(request.ledger_id)
@@ -220,9 +220,9 @@ class Reads(Path):
 
     # --- turns: how much of the answers is in memory at once ---
 
-    def may_pass(self, stream: StreamId) -> bool:
-        """Return whether a read that needs no request has a turn, because there is room and no read waits for it."""
-        return self.turns.may(stream, False) and self._waiting.pass_by(False)
+    def may_pass(self) -> bool:
+        """Return whether reads may be answered at once, because no read waits for its turn."""
+        return self._waiting.pass_by(False)
 
     def _take_turn(self, request: Read) -> bool:
         """Return whether the request has a turn. If not, queue it for one."""

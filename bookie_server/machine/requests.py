@@ -118,8 +118,7 @@ class Requests:
     def _admission_problem(self, request: Request) -> Refusal | None:
         if not 0 <= request.ledger_id <= LEDGER_ID_MAX:
             return Reason.BAD_REQUEST, f"ledger id {request.ledger_id}"
-        if request.request_id in self._by_id or request.request_id in self._asked_of:
-            # under way is the request itself, or a read in storage for an earlier request with this id
+        if self.uses(request.request_id):
             return Reason.BAD_REQUEST, f"request {request.request_id[1]} is under way"
         limits, under_way = self._core.limits, len(self._by_id) - self.watches
         first = request.fencing or self._under_way_of(request.stream) < _FEW
@@ -127,12 +126,13 @@ class Requests:
             return Reason.OVERLOADED, f"{under_way} requests are under way"
         return None
 
-    def may_pass(self, request_id: RequestId) -> bool:
-        """Return whether a request that ends in the step in which it arrived may begin: its id is not in use, and few
-        enough requests are under way."""
-        if request_id in self._by_id or request_id in self._asked_of:
-            return False
-        return len(self._by_id) - self.watches < self._core.limits.requests_max
+    def has_room(self) -> bool:
+        """Return whether few enough requests are under way for one of any stream, and no sync has failed."""
+        return self._core.failed is None and len(self._by_id) - self.watches < self._core.limits.requests_max
+
+    def uses(self, request_id: RequestId) -> bool:
+        """Return whether a request with this id is under way, or a read in storage for an earlier one."""
+        return request_id in self._by_id or request_id in self._asked_of
 
     def _under_way_of(self, stream: StreamId) -> int:
         return len(self._of_stream.get(stream, ())) - self._watches.get(stream, 0)

@@ -99,6 +99,7 @@ class Turns:
         "_active",
         "_bytes",
         "_ending",
+        "_entries",
         "_limits",
         "_of_stream",
         "_owners",
@@ -122,6 +123,7 @@ class Turns:
         self._of_stream: dict[StreamId, int] = {}  # weights of the turns of each stream
         self._bytes = 0  # sizes of all parts that the driver has, together
         self._sizes: dict[RequestId, deque[int]] = {}  # size of each of these parts, also those of ended requests
+        self._entries: dict[StreamId, deque[int]] = {}  # sizes of the parts that :meth:`take_entries` counted
         self.stalled: dict[StreamId, None] = {}  # streams whose clients read nothing, the longest stalled first
         self._ending: StreamId | None = None  # the stalled stream for which CloseStream was sent
 
@@ -158,24 +160,54 @@ class Turns:
         self._active -= 1
         self._weigh(stream, -WHOLE)
 
-    def take_read(self, request: RequestId, size: int) -> None:
-        """Take a turn for a part of ``size`` bytes that was read already, and count the part as given to the driver."""
-        self._active += 1
-        self._count(request, size, self._weight_of(size))
+    # --- parts of one entry that are read already ---
+
+    def room_for(self, stream: StreamId) -> tuple[int, int]:
+        """Return the weight and the bytes of the parts that this stream may take one after the other: it may take
+        another one while both are above 0. For each of them :meth:`may` is true before it is taken."""
+        if not self.may(stream, False):
+            return 0, 0
+        held = self._of_stream.get(stream, 0)
+        weight_max, bytes_max = self._room[False, True]
+        weight = min(weight_max - self._weight, self._limits.reads_per_stream_max * WHOLE - held)
+        size = min([bytes_max - self._bytes, *(o.bytes_max - o.answers for o in self._owners.of(stream))])
+        return (weight, size) if held else (max(weight, 1), max(size, 1))  # a stream's first part needs less room
+
+    def take_entries(self, stream: StreamId, sizes: list[int]) -> None:
+        """Count parts of these sizes, for which there was room, as given to the driver."""
+        self._active += len(sizes)
+        self._parts += len(sizes)
+        entries = self._entries.get(stream)
+        if entries is None:
+            entries = self._entries[stream] = deque()
+        entries.extend(sizes)
+        self._change(stream, sum(sizes), sum(map(self.weight_of, sizes)))
+
+    def entries_sent(self, stream: StreamId, count: int) -> None:
+        """Release the room of the oldest ``count`` parts that :meth:`take_entries` counted."""
+        entries = self._entries.get(stream)
+        if entries is None:
+            return
+        sizes = [entries.popleft() for _ in range(min(count, len(entries)))]
+        if not entries:
+            del self._entries[stream]
+        self._active -= len(sizes)
+        self._parts -= len(sizes)
+        self._change(stream, -sum(sizes), -sum(map(self.weight_of, sizes)))
+        self.stalled.pop(stream, None)
+
+    def _change(self, stream: StreamId, size: int, weight: int) -> None:
+        self._bytes += size
+        self._weigh(stream, weight)
+        self._owned(stream, size)
+
+    # --- parts of any size ---
 
     def fill(self, request: RequestId, size: int) -> None:
         """Count a part of ``size`` bytes that was given to the driver."""
-        self._count(request, size, self._weight_of(size) - WHOLE)
-
-    def _count(self, request: RequestId, size: int, weight: int) -> None:
-        sizes = self._sizes.get(request)
-        if sizes is None:
-            sizes = self._sizes[request] = deque()
-        sizes.append(size)
-        self._bytes += size
+        self._sizes.setdefault(request, deque()).append(size)
         self._parts += 1
-        self._weigh(request[0], weight)
-        self._owned(request, size)
+        self._change(request[0], size, self.weight_of(size) - WHOLE)
 
     def _weigh(self, stream: StreamId, change: int) -> None:
         self._weight += change
@@ -185,12 +217,13 @@ class Turns:
         else:
             del self._of_stream[stream]
 
-    def _weight_of(self, size: int) -> int:
+    def weight_of(self, size: int) -> int:
+        """Return the weight of a part of this size."""
         weight = size * WHOLE // self._limits.read_part_bytes + 1
         return weight if weight < WHOLE else WHOLE
 
-    def _owned(self, request: RequestId, size: int) -> None:
-        for owner in self._owners.of(request[0]):
+    def _owned(self, stream: StreamId, size: int) -> None:
+        for owner in self._owners.of(stream):
             owner.answers += size
 
     def sent(self, request: RequestId) -> bool:
@@ -200,11 +233,9 @@ class Turns:
         if not sizes:
             return False
         size = sizes.popleft()
-        self._bytes -= size
         self._parts -= 1
         self._active -= 1
-        self._weigh(request[0], -self._weight_of(size))
-        self._owned(request, -size)
+        self._change(request[0], -size, -self.weight_of(size))
         if not sizes:
             del self._sizes[request]
         self.stalled.pop(request[0], None)
@@ -218,6 +249,7 @@ class Turns:
         for request in [request for request in self._sizes if request[0] == stream]:
             while self.sent(request):
                 pass
+        self.entries_sent(stream, len(self._entries.get(stream, ())))
 
     def stall(self, stream: StreamId) -> None:
         """Note that the client of this stream has read none of its answers for a while."""

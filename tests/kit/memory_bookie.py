@@ -20,7 +20,8 @@ from bk_core.wire.lane.reasons import AttachMode
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
+from tests.kit.bookie_effects import parted
+from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, every_second, read_piece, stored
 from tests.kit.memory_transport import Answer, Ask, MemoryLink, MemoryTransport, Reply
 
 Act = Callable[[Callable[[], None]], None]
@@ -37,7 +38,7 @@ class MemoryBookie:
 
     def __init__(self, bookie_id: BookieId, limits: MachineLimits | None = None) -> None:
         self.bookie_id = bookie_id
-        self.store = MemoryHoldings()
+        self.store = MemoryHoldings(every_second)
         self.alive, self.read_only = True, False
         self.effects: deque[ev.Effect] = deque(maxlen=1000)
         self._limits = limits
@@ -105,7 +106,7 @@ class MemoryBookie:
 
     def feed(self, event: ev.Event) -> None:
         """Pass an event to the machine, and carry out its effects. Answers leave in a later turn of the loop."""
-        for effect in self.machine.step(event):
+        for effect in parted(self.machine.step(event)):
             self.effects.append(effect)
             self._carry_out(effect)
 

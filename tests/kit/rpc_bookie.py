@@ -18,7 +18,7 @@ from bookie_server.machine.state import MachineLimits
 from bookie_server.ports.bookie_rpc.auth import AuthPlugin, NoAuth
 from bookie_server.ports.bookie_rpc.connection import ServedConnection
 from bookie_server.ports.lane.streams import BookieFacts
-from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
+from tests.kit.memory_holdings import MemoryHoldings, every_second, read_piece, stored
 
 NOW_MS = 1_700_000_000_000
 
@@ -27,7 +27,7 @@ class RpcBookie:
     """The bookie. While ``hold`` is set, commits wait for :meth:`commit`."""
 
     def __init__(self, *, auth: AuthPlugin | None = None, **limits: Any) -> None:
-        self.store = MemoryHoldings()
+        self.store = MemoryHoldings(every_second)
         self.machine = BookieMachine(self.store, MachineLimits(**limits))
         self.read_only = self.hold = False
         self.timers: dict[ev.TimerId, int] = {}
@@ -108,9 +108,9 @@ class RpcBookie:
                 pass
             case ev.ReadMemberships():
                 raise AssertionError("holdings in memory resolve nothing")
-            case ev.SendAcks(stream) | ev.CloseStream(stream) | ev.PauseStream(stream) | ev.ResumeStream(stream):
-                if stream in self._streams:
-                    self._streams[stream].deliver(effect)
+            case ev.SendAcks() | ev.SendEntries() | ev.CloseStream() | ev.PauseStream() | ev.ResumeStream():
+                if effect.stream in self._streams:
+                    self._streams[effect.stream].deliver(effect)
             case _:
                 if effect.request[0] in self._streams:
                     self._streams[effect.request[0]].deliver(effect)

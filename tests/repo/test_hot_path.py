@@ -12,9 +12,10 @@ in one, each side receives into one, and the bookie reads into one).
 *Calls*: calls of our functions, by all threads. The fewest of several frames counts, because a loaded machine cuts
 messages into more pieces.
 
-It also counts what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane, and
-what one add costs a client that writes to many ledgers: the *calls* by the loop, of our functions and from them to
-functions in C. The fewest of several runs counts, because a timer fires now and then.
+It also counts what one add costs a bookie whose client waits for each, on Apache's wire and on the direct lane, what
+one read of one entry costs a bookie on the direct lane, and what one add costs a client that writes to many ledgers:
+the *calls* by the loop, of our functions and from them to functions in C. The fewest of several runs counts, because a
+timer fires now and then.
 
 Each figure may grow by a tenth. If a change is worth more than that, say why where you change the figures here.
 """
@@ -64,6 +65,7 @@ OURS = (f"{ROOT}/bk_core/", f"{ROOT}/bookie_server/")
 ENTRIES, ENTRY_BYTES = 1_000, 1_000
 FRAMES = 12
 GROWTH = 1.1
+READS = 16
 
 FIGURES = {"append": (0.12, 2, 288), "read": (0.05, 2, 494)}
 """The costs of a frame: frames of memory, slots, calls."""
@@ -71,6 +73,10 @@ FIGURES = {"append": (0.12, 2, 288), "read": (0.05, 2, 494)}
 
 SINGLE_ADDS = {"v3": 178, "v2": 165, "direct": 187}
 """The cost of an add of 100 bytes to a bookie, in calls."""
+
+SINGLE_READS = {1: 205, READS: 90}
+"""The cost of a read of one entry of 1 KB to a bookie that has it in memory, in calls, by the number of reads that the
+client sends at once."""
 
 MANY_LEDGERS = 157
 """The cost to the client of an entry that is appended to one of many ledgers, each with one entry in flight, in calls
@@ -222,7 +228,7 @@ def rpc_adds(version: int) -> Iterator[bytes]:
         yield bookie_requests.add(version, k, (LEDGER, k), bookie_requests.entry(LEDGER, k, PAYLOAD, lac=k - 1))
 
 
-def direct_adds(bookie: Bookie, instance_id: str) -> Iterator[bytes]:
+def direct_adds(bookie: Bookie, instance_id: str, payload: bytes = PAYLOAD) -> Iterator[bytes]:
     """Yield the messages of a client. The only answer to the first one is that to its hello."""
     hello = lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=instance_id)
     attach = lane_pb2.Attach(session=1, ledger_id=LEDGER, ledger_key=ledger_key(b"pw"), mode=lane_pb2.WRITE)
@@ -230,7 +236,7 @@ def direct_adds(bookie: Bookie, instance_id: str) -> Iterator[bytes]:
     yield preamble("Add") + HEAD.pack(0, len(rest)) + rest
     digester = Digester(DigestType.CRC32C, b"pw", LEDGER)
     for k in itertools.count():
-        made = encode_one(PAYLOAD, digester=digester, entry_id=k, lac=k - 1, length_before=k, session=1)
+        made = encode_one(payload, digester=digester, entry_id=k, lac=k - 1, length_before=k, session=1)
         yield HEAD.pack(len(made), 0) + made
 
 
@@ -271,6 +277,76 @@ def test_a_single_add_takes_no_more_calls(way: str, tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=new_loop) as runner:
         calls = runner.run(single_adds(tmp_path, way))
     assert calls <= SINGLE_ADDS[way] * GROWTH
+
+
+# --- one read at a time ---
+
+
+def received(there: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (more := there.recv(size - len(data))):
+        data += more
+    return data
+
+
+def answers(there: socket.socket, count: int) -> None:
+    for _ in range(count):
+        frames, rest = HEAD.unpack(received(there, HEAD.size))
+        assert len(received(there, frames + rest)) == frames + rest
+
+
+def fewest_calls_of_reads(port: int, hello: lane_pb2.Hello, at_once: int, counted: Callable[[], int]) -> float:
+    """Return the fewest calls for one read, out of several runs that read the same entries."""
+    asked = [lane_pb2.ReadRequest(id=1 + k, ledger_id=LEDGER, first_entry_id=k, last_entry_id=k) for k in range(READS)]
+    messages = [HEAD.pack(0, len(rest)) + rest for rest in (each.SerializeToString() for each in asked)]
+    first = lane_pb2.ReadRequest(hello=hello).SerializeToString()
+    found: list[int] = []
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as there:
+        there.sendall(preamble("Read") + HEAD.pack(0, len(first)) + first)
+        answers(there, 1)
+        for _ in range(RUNS):  # the first run reads from the disk
+            before = counted()
+            for k in range(0, READS, at_once):
+                there.sendall(b"".join(messages[k : k + at_once]))
+                answers(there, at_once)
+            found.append(counted() - before)
+    return min(found) / READS
+
+
+async def single_reads(path: Path, at_once: int) -> float:
+    uri = f"memory://{uuid.uuid4().hex}"
+    bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
+    port = next(service.port for service in bookie._services if service.endpoint("").protocol == DIRECT)
+    begin, counted = calls_here()
+    store = open_store(uri)
+    hello = lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=store.instance_id())
+    adds = itertools.islice(direct_adds(bookie, store.instance_id(), bytes(ENTRY_BYTES)), READS + 1)
+
+    def fill() -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as there:
+            for add in adds:
+                there.sendall(add)
+                assert there.recv(4096)
+
+    before = sys.getprofile()
+    try:
+        await asyncio.to_thread(fill)
+        begin()
+        return await asyncio.to_thread(fewest_calls_of_reads, port, hello, at_once, counted)
+    finally:
+        sys.setprofile(before)
+        await bookie.stop()
+        store.close()
+
+
+@pytest.mark.parametrize("at_once", SINGLE_READS)
+def test_a_single_read_takes_no_more_calls(at_once: int, tmp_path: Path) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        calls = runner.run(single_reads(tmp_path, at_once))
+    assert calls <= SINGLE_READS[at_once] * GROWTH
+
+
+# --- one append to one of many ledgers ---
 
 
 async def appends_to_many_ledgers() -> float:

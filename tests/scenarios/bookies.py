@@ -17,6 +17,7 @@ from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events as mev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
+from tests.kit.bookie_effects import parted
 from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Bookie:
             return
         self._feeding = True
         while self._events:
-            for effect in self.machine.step(self._events.popleft()):
+            for effect in parted(self.machine.step(self._events.popleft())):
                 self._carry_out(effect)
             if not self._events and self.uncommitted and not self.slow:
                 frames, self.uncommitted = self.uncommitted, []

@@ -18,7 +18,8 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import LedgerFacts, MachineLimits
-from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger, read_piece
+from tests.kit.bookie_effects import parted
+from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger, every_second, read_piece
 from tests.sim.frames import contents, stored
 from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Item, Scheduler
@@ -28,7 +29,7 @@ class MemoryBackEnd:
     """Frames in a list. Committed frames survive a crash."""
 
     def __init__(self) -> None:
-        self.holdings = MemoryHoldings()
+        self.holdings = MemoryHoldings(every_second)
         self.full = False
 
     def commit(self, frames: Sequence[bytes | memoryview]) -> list[Any]:
@@ -117,7 +118,7 @@ class SimBookie:
     def feed(self, event: ev.Event) -> None:
         if not self.alive:
             return
-        for effect in self.machine.step(event):
+        for effect in parted(self.machine.step(event)):
             self._carry_out(effect)
         if type(event) is ev.FramesArrived:
             self.watcher.on_admitted(self, event)

@@ -30,6 +30,7 @@ from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
 from bookie_server.storage.log.segment_log import LogMaintenance
+from tests.kit.bookie_effects import parted
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimDisk, SimulatedCrash
 from tests.sim.storage import NOW_MS, Answer, ask, own_store
@@ -70,7 +71,7 @@ class SpreadBackEnd:
             config, self.store, "b1", 3181, files=self.disk, segment_size_bytes=SEGMENT_BYTES, now_ms=lambda: NOW_MS
         )
         self.holdings = SpreadHoldings(
-            [IndexHoldings(each.index) for each in self.opened], lambda _: self.chance.randrange(self.logs)
+            [IndexHoldings(each.index, each.reader) for each in self.opened], lambda _: self.chance.randrange(self.logs)
         )
         self.log_maintenance = [LogMaintenance(each.log, self._sealed(each)) for each in self.opened]
 
@@ -170,7 +171,7 @@ class _Run:
     def feed(self, event: ev.Event) -> None:
         events = deque([event])
         while events:
-            for effect in self.machine.step(events.popleft()):
+            for effect in parted(self.machine.step(events.popleft())):
                 match effect:
                     case ev.Commit(frames, log=log):
                         self.queues[log].extend(frames)

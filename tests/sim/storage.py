@@ -32,6 +32,7 @@ from bookie_server.machine.machine import BookieMachine
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.log.segment_log import LogMaintenance, SegmentLog
 from bookie_server.storage.start.replay import OpenReport
+from tests.kit.bookie_effects import parted
 from tests.kit.index_state import unsealed_places
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.whole_files import decode_index_file
@@ -118,7 +119,7 @@ class StorageBackEnd:
             now_ms=lambda: NOW_MS,
         )
         self.opened = opened
-        self.holdings = IndexHoldings(opened.index)
+        self.holdings = IndexHoldings(opened.index, opened.reader)
         self.log_maintenance = LogMaintenance(
             opened.log, lambda sealed: opened.index.seal(sealed.generation, sealed.summary)
         )
@@ -313,7 +314,7 @@ def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: Ent
         events: deque[ev.Event] = deque([ev.ReadRequested((1, 1), ledger_id, first, last, 0)])
         trailer: ev.SendTrailer | None = None
         while events:
-            for effect in machine.step(events.popleft()):
+            for effect in parted(machine.step(events.popleft())):
                 match effect:
                     case ev.ReadFrames():
                         events.append(back_end.read(effect))

@@ -27,6 +27,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits, lac_of_body
+from tests.kit.bookie_effects import parted
 from tests.kit.segment_world import payload_of
 from tests.sim.disk import SimulatedCrash
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
@@ -199,7 +200,7 @@ class _Run:
     def feed(self, event: ev.Event) -> None:
         events = deque([event])
         while events:
-            for effect in self.machine.step(events.popleft()):
+            for effect in parted(self.machine.step(events.popleft())):
                 match effect:
                     case ev.Commit(frames):
                         self.queue.extend(frames)

@@ -69,7 +69,8 @@ class AnswerQueue:
         self.is_stalled = False
         if self._leaving:
             leaving, self._leaving = self._leaving, []
-            self._feed(events.PartsSent(leaving))
+            for request in leaving:
+                self._feed(events.PartSent(request))
 
     def drop(self) -> None:
         """Forget all answers, because the connection is gone."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine import events
+from bookie_server.machine.entry_reads import as_parts
 from bookie_server.ports.bookie_rpc.answer_queue import AnswerQueue
 from bookie_server.ports.bookie_rpc.reads import Batch, Read, ServedRangeRead, Story
 from bookie_server.ports.bookie_rpc.served_client import ServedClient
@@ -76,12 +76,9 @@ class Stories:
 
     def take_entries(self, effect: events.SendEntries) -> None:
         """Give each story the entry that it reads, which ends its request."""
-        _, *columns = effect
-        for number, entry_id, frame, fenced, lac in zip(*columns, strict=True):
-            request_id = (self.stream, number)
-            self.take_part(events.SendPart(request_id, (frame,), lac))
-            trailer = ReadTrailer(entry_id, fenced=fenced)
-            self.end(events.SendTrailer(request_id, trailer, known=True, lac=lac))
+        for part, trailer in as_parts(effect):
+            self.take_part(part)
+            self.end(trailer)
 
     def end(self, effect: events.SendTrailer | events.SendLac | events.SendReply) -> None:
         """Give a story the end of its request, and queue the answers that the story makes from it. The story may go on

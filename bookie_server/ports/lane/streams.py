@@ -23,7 +23,7 @@ from bk_core.access.grants import NO_LEDGER
 from bk_core.access.needs import LANES as NEEDS
 from bk_core.access.tokens import MECHANISM
 from bk_core.errors import AuthenticationError, RemoteProtocolError
-from bk_core.model import BookieId, LedgerId
+from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.observe.audit import TEXT_MAX
 from bk_core.observe.log_throttle import LogThrottle
 from bk_core.observe.traces import spans
@@ -593,15 +593,16 @@ class ReadStream(LaneStream):
 
     def __init__(self, engine: BookieEngine, facts: BookieFacts, principal: Principal = UNKNOWN) -> None:
         super().__init__(engine, facts, principal)
-        self._arrived: tuple[list[int], list[LedgerId], list[int]] = [], [], []  # reads of one entry, in columns
+        self._arrived: list[tuple[int, LedgerId, EntryId]] = []  # reads of one entry that the machine gets together
         self._answers: deque[events.SendPart | events.SendTrailer | _Entry] = deque()  # turns bound the parts
         self._leaving: list[events.RequestId] = []  # requests whose parts are being written
+        self._entries_leaving = 0  # answers of one entry that are being written
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
         self._fencing: dict[events.RequestId, LedgerId] = {}  # fencing reads under way, for the audit log
 
     def end(self) -> None:
         super().end()
-        self._arrived = [], [], []
+        self._arrived = []
         for ledger_id in self._fencing.values():
             self.audit("fence", Reason.TIMEOUT, "the client is gone", ledger=ledger_id)
         for request in list(self._traced):
@@ -637,7 +638,12 @@ class ReadStream(LaneStream):
         if request.last_entry_id == entry_id and not (
             request.fence or request.ids_only or request.head_bytes or request.range_counts
         ):
-            self._arrive(number, request.ledger_id, entry_id)
+            arrived = self._arrived
+            arrived.append((number, request.ledger_id, entry_id))
+            if len(arrived) == 1:
+                self.engine.at_burst_end(self._ask_arrived)
+            elif len(arrived) >= _TOGETHER_MAX:
+                self._ask_arrived()
             return
         if request.fence and self.facts.audit is not None:
             self._fencing[request_id] = request.ledger_id
@@ -654,22 +660,11 @@ class ReadStream(LaneStream):
             )
         )
 
-    def _arrive(self, number: int, ledger_id: LedgerId, entry_id: int) -> None:
-        """Keep a read of one entry until everything that arrived with it is here: the machine answers such reads
-        together."""
-        numbers, ledger_ids, entry_ids = self._arrived
-        numbers.append(number)
-        ledger_ids.append(ledger_id)
-        entry_ids.append(entry_id)
-        if len(numbers) == 1:
-            self.engine.at_burst_end(self._ask_arrived)
-        elif len(numbers) >= _TOGETHER_MAX:
-            self._ask_arrived()
-
     def _ask_arrived(self) -> None:
-        numbers, ledger_ids, entry_ids = self._arrived
-        if numbers:
-            self._arrived = [], [], []
+        """Give the machine the reads of one entry that arrived together."""
+        if self._arrived:
+            numbers, ledger_ids, entry_ids = zip(*self._arrived, strict=True)
+            self._arrived = []
             self.engine.feed(events.EntriesRequested(self.stream, numbers, ledger_ids, entry_ids))
 
     def _problem(self, request: Any) -> Refusal | None:
@@ -687,15 +682,15 @@ class ReadStream(LaneStream):
                 self.audit("fence", Reason.TIMEOUT, "cancelled", ledger=self._fencing.pop(request_id))
         answers, self._answers = self._answers, deque()
         self.waiting = 0
-        dropped: list[events.RequestId] = []
+        dropped = list[events.RequestId]()
         for answer in answers:
             request_id = (self.stream, answer[0]) if isinstance(answer, tuple) else answer.request
             if request_id not in cancelled:
                 self._keep(answer)
             elif not isinstance(answer, events.SendTrailer):
                 dropped.append(request_id)
-        if dropped:
-            self.engine.feed(events.PartsSent(dropped))
+        for request_id in dropped:
+            self.engine.feed(events.PartSent(request_id))
 
     def _keep(self, answer: events.SendPart | events.SendTrailer | _Entry) -> None:
         self._answers.append(answer)
@@ -729,7 +724,7 @@ class ReadStream(LaneStream):
         self.waiting -= _ranges_of(first)
         if isinstance(first, tuple):
             number, entry_id, frame, fenced = first
-            self._leaving.append((self.stream, number))
+            self._entries_leaving += 1
             return LaneMessage(_entry_answer(number, entry_id, fenced=fenced), (frame,))
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
@@ -746,8 +741,11 @@ class ReadStream(LaneStream):
     def message_left(self) -> None:
         super().message_left()
         left, self._leaving = self._leaving, []
-        if left:
-            self.engine.feed(events.PartsSent(left))
+        for request in left:
+            self.engine.feed(events.PartSent(request))
+        if self._entries_leaving:
+            count, self._entries_leaving = self._entries_leaving, 0
+            self.engine.feed(events.EntriesSent(self.stream, count))
 
 
 def _ranges_of(answer: events.SendPart | events.SendTrailer | _Entry) -> int:

@@ -70,7 +70,7 @@ class FrameColumns:
     def _begin(self, k: int) -> int:
         return self._ends[k - 1] if k else 0
 
-    def cut(self, first: int, last: int, payload: bytes) -> bytearray:
+    def cut(self, first: int, last: int, payload: bytes | bytearray) -> bytearray:
         """Return the frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
         header, width = self._header, self._header.digest_bytes
         low, high = first - header.first_entry_id, last + 1 - header.first_entry_id
@@ -86,7 +86,7 @@ class FrameColumns:
         )  # fmt: skip
         return assemble(head, [self._columns[4 * low : 4 * high], digests], payload, 0)
 
-    def _digests(self, low: int, high: int, payload: bytes) -> bytes:
+    def _digests(self, low: int, high: int, payload: bytes | bytearray) -> bytes:
         header, view = self._header, memoryview(payload)
         start = begin = self._begin(low)
         found = []

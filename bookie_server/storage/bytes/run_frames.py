@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bk_core.entries.batch import Bytes
 from bk_core.entries.frame import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -19,7 +20,6 @@ from bk_core.entries.frame import (
     FrameKind,
     check_frame,
     frame_extent,
-    frame_tag,
     slice_frame,
 )
 from bk_core.errors import IntegrityError
@@ -33,15 +33,13 @@ _GROUP_MAGIC_U16 = int.from_bytes(GROUP_MAGIC[:2], "little")
 assert _GROUP_MAGIC_U16 == FRAME_MAGIC, "both begin with BK; the next byte differs"
 
 
-def check_stored_frame(
-    data: bytes | memoryview, place: Place, incarnation: bytes, ledger_id: int | None = None
-) -> FrameHeader:
+def check_stored_frame(data: Bytes, place: Place, incarnation: bytes, ledger_id: int | None = None) -> FrameHeader:
     """Check a frame read from ``place``, and return its header. Raises IntegrityError if a CRC, the stamp or the ledger
     is wrong."""
     if len(data) != place.size:
         raise IntegrityError("a segment ends before a frame in it", value=str(place), remedy="read another copy")
     header = check_frame(data)
-    if frame_tag(data) != placement_stamp(incarnation, place.generation, place.offset, data[52:60]):
+    if header.tag != placement_stamp(incarnation, place.generation, place.offset, data[52:60]):
         raise IntegrityError("a frame was not written to this place", value=str(place), remedy="read another copy")
     if ledger_id is not None and header.ledger_id != ledger_id:
         raise IntegrityError("a frame is another ledger's", value=f"{place}, ledger {header.ledger_id}")

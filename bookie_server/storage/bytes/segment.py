@@ -117,7 +117,7 @@ def decode_group_header(block: bytes | memoryview, incarnation: bytes) -> GroupH
     return GroupHeader(generation, number, size, frames, offset, durable)
 
 
-def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | memoryview) -> int:
+def placement_stamp(incarnation: bytes, generation: int, offset: int, crcs: bytes | bytearray | memoryview) -> int:
     """Return the stamp of a frame whose bytes 52–59 are ``crcs``. It ties the frame to this place and this life of the
     segment (S3)."""
     return crc32c(crcs, crc32c(_PLACE.pack(generation, offset), crc32c(incarnation)))

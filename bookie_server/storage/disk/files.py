@@ -203,14 +203,14 @@ class Files:
     def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
         return os.pread(handle, size, offset)
 
-    def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
+    def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | bytearray | None:
         """Return the ``size`` bytes at ``offset`` if all of them are in the page cache. Return None if they are not, or
         if the system cannot tell. Never blocks."""
         if _AT_ONCE is None:
             return None
         data = bytearray(size)
         try:
-            return bytes(data) if os.preadv(handle, [data], offset, _AT_ONCE) == size else None
+            return data if os.preadv(handle, [data], offset, _AT_ONCE) == size else None
         except OSError:
             return None
 

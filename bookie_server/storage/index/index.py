@@ -262,8 +262,6 @@ class LedgerIndex:
     def place_of(self, ledger_id: LedgerId, entry_id: EntryId) -> Place | None:
         """Return a frame or run that holds this entry. Return None if there is none, or if something must be read
         before it is known."""
-        if ledger_id in self._states.deleted:
-            return None
         place = self._at_once(ledger_id, entry_id, entry_id)
         if place is None:
             found = self.lookup(ledger_id, entry_id, entry_id)

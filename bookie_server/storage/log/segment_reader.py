@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from bk_core.entries.frame import check_frame, entry_ids_of, frame_extent, slice_frame
+from bk_core.entries.frame import FrameKind, check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.memory.slots import SLOT_BYTES_MIN, Slots
 from bk_core.model import EntryId, LedgerId
@@ -32,6 +32,7 @@ from bookie_server.storage.index.reader import IndexReader
 __all__ = ["OPEN_SEGMENTS_MAX", "SegmentReader", "check_stored_frame"]
 
 T = TypeVar("T")
+_ENTRIES = int(FrameKind.ENTRIES)
 
 OPEN_SEGMENTS_MAX = 64
 """The maximum number of segments that are kept open for reads."""
@@ -105,7 +106,7 @@ class SegmentReader:
         segment is open and, if the frame is long, whose columns are in memory. Return None in all other cases,
         including failed checks; then call :meth:`read_entries`. Any thread may call."""
         opened = self._handles.get(place.generation)
-        if opened is None or place.is_run or place.generation in self._given_up:
+        if opened is None or place.run_of >= 0 or place.generation in self._given_up:
             return None
         try:
             if place.size < SLOT_BYTES_MIN:
@@ -113,7 +114,8 @@ class SegmentReader:
                 if data is None:
                     return None
                 header = check_stored_frame(data, place, self._incarnation, ledger_id)
-                return slice_frame(data, first, last, header)
+                is_this = header.count == 1 and first == last == header.first_entry_id and not header.flags
+                return data if is_this and header.kind == _ENTRIES else slice_frame(data, first, last, header)
             columns = self._columns.get((place.generation, place.offset))
             bounds = columns.bounds(first, last) if columns and _is_cut(place, first, last) else None
             if columns is None or bounds is None:

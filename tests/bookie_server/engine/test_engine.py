@@ -33,6 +33,7 @@ from bookie_server.storage.log.segment_reader import SegmentReader
 from bookie_server.storage.maintenance.index_port import Stopping
 from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from bookie_server.storage.start.replay import open_segments
+from tests.kit.bookie_effects import parted
 from tests.kit.lanes import KEY, frame
 
 SEGMENT_BYTES = 12 << 20
@@ -77,7 +78,7 @@ class Sink:
         self._news = asyncio.Event()
 
     def deliver(self, effect: StreamEffect) -> None:
-        self.effects.append(effect)
+        self.effects.extend(parted([effect]))  # type: ignore[arg-type]  # all of them are of a stream
         self._news.set()
 
     def leave(self) -> None:
@@ -122,7 +123,9 @@ class Rig:
 async def rig(tmp_path: Path, directories: int = 1, limits: MachineLimits | None = None) -> AsyncIterator[Rig]:
     disks, failures = [Disk() for _ in range(directories)], list[BookKeeperError]()
     opened = [storage(str(tmp_path / f"data{number}"), disk) for number, disk in enumerate(disks)]
-    holdings = SpreadHoldings([IndexHoldings(each.index) for each in opened], lambda ledger_id: ledger_id % directories)
+    holdings = SpreadHoldings(
+        [IndexHoldings(each.index, each.reader) for each in opened], lambda ledger_id: ledger_id % directories
+    )
     loop = asyncio.get_running_loop()
     engine = BookieEngine(
         BookieMachine(holdings, limits, logs=directories),

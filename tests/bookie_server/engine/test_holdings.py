@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_striped, entry_ids_of, frame_extent, parse_header
+from bk_core.entries.frame import FrameKind, encode_striped, entry_ids_of, frame_extent, parse_header, slice_frame
 from bk_core.model import DigestType
 from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.machine.disk_places import Place
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, LookupPlan, Pending
 from bookie_server.storage.bytes.membership import runs_of_ids
 from bookie_server.storage.index.index import LedgerIndex, Lookup
+from tests.bookie_server.storage.log.test_entry_cuts import Counting
 from tests.kit.amount import examples
 from tests.kit.lanes import digester, frame
 from tests.kit.memory_holdings import MemoryHoldings, stored
+from tests.kit.segment_world import Storage
+from tests.kit.segment_world import entries as world_frame
 
 LEDGER = 7
 
@@ -146,3 +150,28 @@ def test_unresolved_frame_is_asked_for_before_anything_is_said() -> None:
     ids = entry_ids_of(parse_header(data), data)
     plan = holdings.plan(LEDGER, 0, 8, 1000, {place: runs_of_ids(ids)})
     assert found_by(plan, {place: data}) == set(ids.tolist())
+
+
+def test_an_entry_in_memory_is_found_wherever_its_frame_is_and_no_other(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "d", files=Counting())
+    holdings, frames = IndexHoldings(storage.index, storage.reader), {}
+    for k in (0, 3):
+        frames[k] = world_frame(2, range(k, k + 3), lac=k)
+        storage.append(frames[k])
+    alone = world_frame(2, [6])
+    place = storage.append(alone)[0]
+    assert holdings.entry(2, 6) is None, "its segment is not open"
+    storage.reader.read_entries(place, 6, 6)
+    for entry_id in range(6):
+        wanted = slice_frame(frames[entry_id // 3 * 3], entry_id, entry_id)
+        assert wanted is not None
+        assert bytes(holdings.entry(2, entry_id) or b"") == bytes(wanted)
+    assert bytes(holdings.entry(2, 6) or b"")[64:] == alone[64:]
+    assert holdings.entry(2, 7) is None
+    assert holdings.entry(3, 0) is None
+    assert IndexHoldings(storage.index).entry(2, 0) is None, "without a reader nothing is in memory"
+    storage.index.mark_damaged(2, place)
+    assert holdings.entry(2, 6) is None
+    storage.index.add_record(FrameKind.DELETED, 2, b"")
+    assert holdings.entry(2, 0) is None
+    storage.close()

@@ -14,6 +14,7 @@ from bk_core.wire.lane.reasons import EntryRange, Reason
 from bookie_server.engine.holdings import IndexHoldings, answer_read
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
+from tests.kit.bookie_effects import parted
 from tests.kit.maintained import Kept, limits
 from tests.kit.segment_world import entries, key_record, payload_of
 
@@ -37,7 +38,7 @@ class Rig:
         self.trailer: ev.SendTrailer | None = None
 
     def feed(self, event: ev.Event) -> None:
-        for effect in self.machine.step(event):
+        for effect in parted(self.machine.step(event)):
             match effect:
                 case ev.ReadFrames() | ev.ReadMemberships():
                     self.wanted.append(effect)

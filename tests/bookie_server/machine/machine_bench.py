@@ -12,6 +12,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
+from tests.kit.bookie_effects import parted
 from tests.kit.lanes import KEY, frame
 from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
 
@@ -36,7 +37,7 @@ class Bench:
     def step(self, event: ev.Event) -> list[ev.Effect]:
         """Effects but for those that the bench carries out itself."""
         out = []
-        for effect in self.machine.step(event):
+        for effect in parted(self.machine.step(event)):
             if isinstance(effect, ev.Commit):
                 self.log.extend(effect.frames)
             elif isinstance(effect, ev.ReadFrames):

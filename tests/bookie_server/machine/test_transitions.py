@@ -16,7 +16,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import ADDS, READS, Bench, entries, pending_frames
 from tests.kit.lanes import KEY, digester
-from tests.kit.memory_holdings import StoredFrame, read_piece, stored
+from tests.kit.memory_holdings import StoredFrame, every_second, read_piece, stored
 from tests.kit.transitions import as_table, members, printed, sweep
 
 LEDGER = 7
@@ -98,6 +98,11 @@ def watch(made: Bench) -> object:
     return made.ask(ev.WatchLacRequested, LEDGER, 50, 1000)
 
 
+def remember(made: Bench) -> object:
+    made.store.in_memory = every_second
+    return made
+
+
 def delete(made: Bench) -> object:
     return made.step(ev.LedgersDeleted((LEDGER,)))
 
@@ -109,6 +114,8 @@ SITUATIONS: dict[str, Callable[[], Bench]] = {
     "an add is pending": bench(attach, send),
     "a read waits for a pending add": bench(attach, send, read),
     "entries are there": bench(*HELD),
+    "entries are in memory": bench(*HELD, remember),
+    "an entry is on its way": bench(*HELD, remember, lambda made: made.read(0, 0)),
     "entries are being read": bench(*HELD, read),
     "a part is on its way": bench(*HELD, read, lambda made: made.disk()),
     "somebody watches": bench(*HELD, watch),
@@ -207,6 +214,10 @@ def events(bookie: Bookie) -> Iterable[ev.Event]:
     yield from (ev.LedgersDeleted((LEDGER,)), ev.LedgersDeleted((LEDGER, LEDGER, 99, -1, 2**63 - 1)))
     for request in requests(bookie):
         yield from (ev.RequestCancelled(request), ev.PartSent(request), ev.TimerFired(request))
+    yield from (ev.EntriesSent(stream, rows) for stream in (READS, 66) for rows in (1, 5))
+    for ids in ((0,), (1, 0), (-1, 2, 2**63 - 1)):
+        yield ev.EntriesRequested(READS, range(90, 90 + len(ids)), [LEDGER] * len(ids), ids)
+    yield ev.EntriesRequested(READS, (1, 90), (LEDGER, -1), (0, 0))
     yield from asked((READS, 90))
     yield from asked((READS, 1))
 

@@ -14,7 +14,8 @@ from bk_core.wire.lane.reasons import EntryRange
 from bookie_server.machine import events as bev
 from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import MachineLimits
-from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, read_piece, stored
+from tests.kit.bookie_effects import parted
+from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, every_second, read_piece, stored
 from tests.sim.exhaustive.parts import (
     FENCES,
     LEDGER,
@@ -52,7 +53,7 @@ class BookiePart:
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
-        self.holdings = MemoryHoldings()
+        self.holdings = MemoryHoldings(every_second)
         self.machine = BookieMachine(self.holdings, LIMITS)
         self.uncommitted: list[bytes] = []
         self.parts: dict[Any, list[bytes]] = {}
@@ -144,7 +145,7 @@ class BookiePart:
 
     def _feed(self, event: Any) -> list[Emission]:
         emissions: list[Emission] = []
-        for effect in self.machine.step(event):
+        for effect in parted(self.machine.step(event)):
             emissions += self._carry(effect)
         return emissions
 

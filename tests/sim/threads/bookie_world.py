@@ -110,7 +110,9 @@ class BookieWorld:
         loop, random = asyncio.get_running_loop(), self.random
         self._open()
         opened = [back_end._open for back_end in self.back_ends]
-        holdings = SpreadHoldings([IndexHoldings(each.index) for each in opened], lambda i: i % len(opened))
+        holdings = SpreadHoldings(
+            [IndexHoldings(each.index, each.reader) for each in opened], lambda i: i % len(opened)
+        )
         limits = MachineLimits(storage_reads_max=2, lac_persist_ms=50)
         self.witness = Witness(BookieMachine(holdings, limits, logs=len(opened)), self.disks, self.turns.fail)
         failed = asyncio.Event()

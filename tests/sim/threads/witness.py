@@ -19,6 +19,7 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.engine.engine import BookieEngine, StreamEffect
 from bookie_server.machine import events as ev
 from bookie_server.machine.machine import BookieMachine
+from tests.kit.bookie_effects import parted
 from tests.sim.threads.disks import TurnsDisk
 
 KEY = ledger_key(b"")
@@ -96,15 +97,16 @@ class Stream:
         """Do nothing: answers that were delivered are known already."""
 
     def deliver(self, effect: StreamEffect) -> None:
-        match effect:
-            case ev.SendAcks():
-                self._hear(effect)
-            case ev.SendPart(request, frames):
-                for frame in frames:
-                    self._see(bytes(frame))
-                self._loop.call_soon(self._engine.feed, ev.PartSent(request))
-            case ev.SendTrailer() | ev.SendLac() | ev.SendReply():
-                self._answers[effect.request[1]] = effect
+        for each in parted([effect]):
+            match each:
+                case ev.SendAcks():
+                    self._hear(each)
+                case ev.SendPart(request, frames):
+                    for frame in frames:
+                        self._see(bytes(frame))
+                    self._loop.call_soon(self._engine.feed, ev.PartSent(request))
+                case ev.SendTrailer() | ev.SendLac() | ev.SendReply():
+                    self._answers[each.request[1]] = each
         self._news.set()
 
     def _see(self, frames: bytes) -> None:

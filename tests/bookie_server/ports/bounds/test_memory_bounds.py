@@ -52,6 +52,9 @@ class Engine:
     def feed(self, event: Any) -> None:
         self.heard.append(event)
 
+    def at_burst_end(self, call: Callable[[], None]) -> None:
+        self.end_burst = call
+
 
 def opened(kind: type[LaneStream], room: AnswerRoom | None = None) -> Any:
     """A stream whose client has said hello, and was answered."""
@@ -308,6 +311,47 @@ def test_a_cancelled_read_gives_back_its_turn() -> None:
         stream.receive(lane_pb2.ReadRequest(cancel=[5]).SerializeToString())
         assert stream.engine.heard == [ev.RequestCancelled((1, 5)), ev.PartSent((1, 5))]
         assert stream.next_message().frames == [b"of another"]
+
+    in_loop(story)
+
+
+def lone_read(number: int, entry_id: int) -> bytes:
+    asked = lane_pb2.ReadRequest(id=number, ledger_id=7, first_entry_id=entry_id, last_entry_id=entry_id)
+    return asked.SerializeToString()
+
+
+def test_reads_of_one_burst_are_given_to_the_machine_together_unless_their_stream_has_ended() -> None:
+    def story() -> None:
+        for ends in (False, True):
+            stream = opened(ReadStream)
+            stream.receive(lone_read(5, 50))
+            stream.receive(lone_read(6, 60))
+            assert stream.engine.heard == []
+            if ends:
+                stream.end()
+            stream.engine.end_burst()
+            assert stream.engine.heard == ([] if ends else [ev.EntriesRequested(1, (5, 6), (7, 7), (50, 60))])
+
+    in_loop(story)
+
+
+def test_answers_of_one_entry_count_until_they_are_written_and_a_cancelled_one_gives_back_its_turn() -> None:
+    def story() -> None:
+        stream = opened(ReadStream)
+        stream.deliver(ev.SendEntries(1, [5, 6, 7], [50, 60, 70], [b"a", b"b", b"c"], [False, False, True], [0, 0, 0]))
+        assert stream.waiting == 3
+        stream.receive(lane_pb2.ReadRequest(cancel=[6]).SerializeToString())
+        assert stream.engine.heard == [ev.RequestCancelled((1, 6)), ev.PartSent((1, 6))]
+        assert stream.waiting == 2
+        for number, entry_id, frame, fenced in ((5, 50, b"a", False), (7, 70, b"c", True)):
+            message = stream.next_message()
+            trailer = lane_pb2.ReadTrailer(answered_through=entry_id, fenced=fenced)
+            assert lane_pb2.ReadResponse.FromString(message.rest) == lane_pb2.ReadResponse(id=number, trailer=trailer)
+            assert list(message.frames) == [frame]
+        assert (stream.waiting, stream.next_message()) == (0, None)
+        stream.message_left()
+        stream.message_left()
+        assert stream.engine.heard[2:] == [ev.EntriesSent(1, 2)]
 
     in_loop(story)
 

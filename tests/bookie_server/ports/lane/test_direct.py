@@ -11,7 +11,7 @@ import math
 import socket
 import struct
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.lane.grpc_frames import MESSAGE_BYTES_MAX
 from bk_core.wire.lane.reasons import NAMED_TAKEN_MAX
 from bk_core.wire.proto import lane_pb2
-from bookie_server.machine.events import PauseStream, ResumeStream, SessionAttached
+from bookie_server.machine.events import EntriesRequested, PauseStream, ResumeStream, SessionAttached
 from bookie_server.main import Bookie
 from bookie_server.ports import sockets
 from bookie_server.ports.bounds.memory_bounds import MessageRoom
@@ -231,6 +231,81 @@ async def many_entries(bookie: Bookie, ledger_id: int, count: int, size: int) ->
         acked = 0
         while acked < count:
             acked = max([acked, *(await client.answer())[1].frames])
+
+
+def lone_read(number: int, entry_id: int, **more: Any) -> bytes:
+    asked = lane_pb2.ReadRequest(id=number, ledger_id=7, first_entry_id=entry_id, last_entry_id=entry_id, **more)
+    rest = asked.SerializeToString()
+    return struct.pack("<II", 0, len(rest)) + rest
+
+
+async def read_alone(client: DirectClient, entry_ids: Iterable[int]) -> None:
+    """Read these entries one by one. Then the bookie has their segment open."""
+    for entry_id in entry_ids:
+        client.writer.write(lone_read(1000 + entry_id, entry_id))
+        assert (await client.answer())[1].trailer.answered_through == entry_id
+
+
+async def test_reads_of_single_entries_that_arrive_together_are_answered_together(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        await many_entries(bookie, 7, 5, 100)
+        assert bookie._engine is not None
+        async with direct(bookie, "Read") as client:
+            await greet(client, bookie)
+            await read_alone(client, range(5))
+            before = bookie._engine.taken[EntriesRequested]
+            client.writer.write(b"".join(lone_read(k + 1, k) for k in (4, 0, 2)) + lone_read(9, 77))
+            answers = [await client.answer() for _ in range(4)]
+            assert bookie._engine.taken[EntriesRequested] == before + 1
+        found = {said.id: (frames[-105:-100], said.trailer.answered_through) for frames, said in answers}
+        assert found == {5: (b"00004", 4), 1: (b"00000", 0), 3: (b"00002", 2), 9: (b"", 77)}
+        assert [said.trailer.absent[0].first_entry_id for _, said in answers if said.id == 9] == [77]
+        while bookie._engine.numbers().parts:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_read_that_is_cancelled_in_the_same_burst_is_not_answered_and_holds_no_room(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        await many_entries(bookie, 7, 2, 100)
+        async with direct(bookie, "Read") as client:
+            await greet(client, bookie)
+            await read_alone(client, range(2))
+            cancel = lane_pb2.ReadRequest(cancel=[1]).SerializeToString()
+            client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, len(cancel)) + cancel)
+            client.writer.write(lone_read(3, 0))
+            assert {(await client.answer())[1].id for _ in range(2)} == {2, 3}
+            assert bookie._engine is not None
+            while bookie._engine.numbers().parts:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_stream_that_breaks_the_rules_behind_its_reads_leaves_nothing(tmp_path: Path) -> None:
+    """The reads that came in the same burst are not given to the machine once it has forgotten the stream."""
+    async with running(tmp_path) as bookie:
+        await many_entries(bookie, 7, 2, 100)
+        async with direct(bookie, "Read") as client:
+            await greet(client, bookie)
+            await read_alone(client, range(2))
+            client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, 3) + b"no!")
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    await client.answer()
+        await settled(bookie)
+        assert bookie._engine is not None
+        assert bookie._engine.numbers().parts == 0
+
+
+async def test_more_reads_than_the_machine_takes_at_once_are_all_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as bookie:
+        await many_entries(bookie, 7, 2, 100)
+        assert bookie._engine is not None
+        async with direct(bookie, "Read") as client:
+            await greet(client, bookie)
+            await read_alone(client, range(2))
+            before = bookie._engine.taken[EntriesRequested]
+            client.writer.write(b"".join(lone_read(k + 1, k % 2) for k in range(150)))
+            assert {(await client.answer())[1].id for _ in range(150)} == set(range(1, 151))
+            assert bookie._engine.taken[EntriesRequested] >= before + 3
 
 
 async def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def check(index: LedgerIndex, frames: dict[Place, Fake], damaged: set[Place], ho
 
 
 def check_end(index: LedgerIndex, served: dict[Place, Fake]) -> None:
+    assert index.greatest_lac(LEDGER) == index.carried_lac(LEDGER)[0]
     highest, end = max((frame.ids[-1] for frame in served.values()), default=-1), index.last_entry(LEDGER)
     assert end.entry_id == highest
     assert (end.place is None) == (highest < 0)
@@ -239,9 +240,10 @@ def test_two_keys_are_damage_in_either_order() -> None:
     assert states[0] == states[1]
 
 
-def seal(index: LedgerIndex, generation: int, first: int) -> None:
+def seal(index: LedgerIndex, generation: int, first: int, lac: int = 0) -> None:
     """A segment with ten entries of the ledger is sealed."""
     summary = np.zeros(1, SUMMARY_ROW)
+    summary["lac"], summary["lac_size"] = lac, 100
     summary["ledger"], summary["first"], summary["last"] = LEDGER, first, first + 9
     summary["bytes"] = summary["last_size"] = 100
     index.seal(generation, summary)
@@ -323,6 +325,32 @@ def test_the_frame_with_the_greatest_lac_is_known() -> None:
     assert (state_of(index, LEDGER).carried_lac, state_of(index, LEDGER).carried_place) == (8, places[1])
     index.mark_damaged(LEDGER, places[1])
     assert (state_of(index, LEDGER).carried_lac, state_of(index, LEDGER).carried_place) == (6, places[2])
+
+
+@pytest.mark.rule("P5")
+def test_the_greatest_lac_follows_the_segments() -> None:
+    index = LedgerIndex()
+    lacs = [index.greatest_lac(LEDGER)]
+    for change in (
+        lambda: seal(index, 6, 0, lac=5),
+        lambda: seal(index, 7, 10, lac=15),
+        lambda: index.add_frame(LEDGER, FrameExtent(20, 20, True, 1, 19), Place(8, 4096, 100)),
+        lambda: index.drop_segment(8),
+        lambda: index.drop_segment(7),
+        lambda: index.add_record(FrameKind.COPY_DROPPED, LEDGER, (6).to_bytes(8, "little")),
+    ):
+        change()
+        lacs.append(index.greatest_lac(LEDGER))
+        assert lacs[-1] == index.carried_lac(LEDGER)[0]
+    assert lacs == [-1, 5, 15, 19, 15, 5, -1]
+
+
+def test_the_lacs_that_are_remembered_are_bounded() -> None:
+    index = LedgerIndex()
+    seal(index, 6, 0, lac=5)
+    for ledger_id in range(3000):
+        assert index.greatest_lac(ledger_id) == (5 if ledger_id == LEDGER else -1)
+    assert len(index._directory._lacs) <= 1024
 
 
 def test_sparse_frames_are_answered_the_same_before_and_after_a_restart(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def ask_around(world: World) -> None:
         last = first + random.choice([0, 0, 5, 60, 1 << 40])
         world.check(ledger, first, last, random.choice([1, 3, 64]))
         world.check_end(ledger)
+        assert world.index.greatest_lac(ledger) == world.index.carried_lac(ledger)[0]
 
 
 def live_through(world: World) -> None:

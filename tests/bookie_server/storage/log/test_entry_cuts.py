@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -28,12 +29,15 @@ class Counting(Files):
 
     bytes = 0
     in_memory = True
+    failing = False
 
     def read(self, handle: Handle, size: int, offset: int) -> bytes:
         self.bytes += size
         return super().read(handle, size, offset)
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
+        if self.failing:
+            raise OSError(errno.EIO, "made to fail")
         return self._pread(handle, size, offset) if self.in_memory else None
 
     def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
@@ -125,6 +129,37 @@ def test_every_byte_that_is_used_is_checked(tmp_path: Path, digest_type: DigestT
     assert storage.reader.read_at_once(place, FIRST + wanted, FIRST + wanted) is not None
     path.write_bytes(bad)
     assert storage.reader.read_at_once(place, FIRST + wanted, FIRST + wanted) is None, "its columns are remembered"
+    storage.close()
+
+
+@pytest.mark.rule("S5")
+def test_every_byte_of_a_small_frame_is_checked_before_it_is_read_at_once(tmp_path: Path) -> None:
+    frame = entries(2, [5], size=30)
+    storage, _, place, path = stored(tmp_path, frame)
+    reader, good = storage.reader, path.read_bytes()
+    reader.read_entries(place, 5, 5)
+    found = reader.read_at_once(place, 5, 5, ledger_id=2)
+    assert found is not None
+    assert bytes(found[:60] + found[64:]) == frame[:60] + frame[64:]
+    assert reader.read_at_once(place, 5, 5, ledger_id=3) is None, "of another ledger"
+    assert reader.read_at_once(place, 6, 6, ledger_id=2) is None, "of another entry"
+    assert reader.read_at_once(Place(place.generation, place.offset, place.size - 1), 5, 5) is None
+    for at in range(len(frame)):
+        bad = bytearray(good)
+        bad[place.offset + at] ^= 1 << at % 8
+        path.write_bytes(bad)
+        assert reader.read_at_once(place, 5, 5) is None, at
+    path.write_bytes(good)
+    assert reader.read_at_once(place, 5, 5) is not None
+    storage.close()
+
+
+@pytest.mark.rule("S5")
+def test_a_system_that_refuses_the_read_leaves_it_to_the_reader_thread(tmp_path: Path) -> None:
+    storage, files, place, _ = stored(tmp_path, entries(2, [5]))
+    storage.reader.read_entries(place, 5, 5)
+    files.failing = True
+    assert storage.reader.read_at_once(place, 5, 5) is None
     storage.close()
 
 
