@@ -61,7 +61,10 @@ def main() -> None:
         query.stop()
 
     threading.Thread(target=stop_with_input, daemon=True).start()
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except Exception as error:  # the reason comes last, because the trial shows the end of the log
+        sys.exit(str(error).partition("=== Streaming Query ===")[0])
 
 
 if __name__ == "__main__":
