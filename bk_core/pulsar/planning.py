@@ -234,15 +234,25 @@ class PartitionPlanner:
     def following(self, position: EntryPosition) -> EntryPosition:
         """Return ``position`` itself or, if the last plan saw its ledger closed before it, the begin of the next
         ledger. So a ledger that was read to its end may be trimmed. If a ledger is trimmed earlier, the next plan
-        raises NoSuchEntryError."""
-        metadata = self._closed.get(position.ledger_id)
-        while metadata is not None and position.entry_id > metadata.last_entry_id:
+        raises NoSuchEntryError. The begin of an empty ledger that a broker removed moves to the next ledger too."""
+        while self._is_before(position) or self._was_removed_empty(position):
             later = [each for each in self._order if each > position.ledger_id]
             if not later:
                 break
             position = EntryPosition(later[0], 0)
-            metadata = self._closed.get(position.ledger_id)
         return position
+
+    def _is_before(self, position: EntryPosition) -> bool:
+        """Return whether the last plan saw the ledger of a position closed before the position."""
+        metadata = self._closed.get(position.ledger_id)
+        return metadata is not None and position.entry_id > metadata.last_entry_id
+
+    def _was_removed_empty(self, position: EntryPosition) -> bool:
+        """Return whether a position is the begin of a ledger that the topic's record does not have, although it has an
+        earlier one. A broker that loads a topic removes its last ledger if that is empty. Messages are trimmed from
+        the begin of the topic only, so no ledger with messages can be missing there."""
+        is_missing = position.ledger_id not in self._order
+        return is_missing and position.entry_id == 0 and bool(self._order) and self._order[0] < position.ledger_id
 
     def closed(self, ledger_id: int) -> LedgerMetadata | None:
         """Return the metadata of a ledger that was closed at the last plan, or None for another ledger. The metadata

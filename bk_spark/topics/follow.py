@@ -144,15 +144,15 @@ class TopicsFollower:
 
     def _not_trimmed(self, topic: TopicName, at: MessageId, first: MessageId) -> MessageId:
         """Return the position at which the stream continues. ``at`` is its offset, and ``first`` the begin of the
-        topic. If a ledger was read to its end and then trimmed while no query ran, the offset is in that ledger. This
-        looks like a loss of messages, so it is an error, too."""
+        topic. The offset may be in a ledger that was read to its end and then trimmed while no query ran, or at the
+        begin of an empty ledger that a broker replaced. Both look like a loss of messages, so they are errors, too."""
         if at.ledger_id >= first.ledger_id:
             return at
         if not self._options.fail_on_data_loss:
             logger.warning("messages of %s from %s on were trimmed: skipped (failOnDataLoss=false)", topic, at.entry)
             return first
         raise NoSuchEntryError(
-            f"the next messages of {topic} were trimmed, or a ledger that the stream had read to its end",
+            f"the next messages of {topic} were trimmed, or the ledger that the stream had read to its end",
             value=f"the topic begins at {first.entry}, the stream is at {at.entry}",
             remedy="set failOnDataLoss=false to go on with what is left",
         )

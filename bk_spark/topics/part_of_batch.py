@@ -41,7 +41,7 @@ class PartOfBatch:
     def _check_closed(self) -> None:
         """Check that every ledger before the last one is closed. Otherwise its end is unknown. Raises
         MetadataUnavailableError."""
-        at = self.begin.ledger_id
+        at = self.planner.following(self.begin.entry).ledger_id
         while at < self.stop.ledger_id:
             following = self.planner.following(EntryPosition(at, ANY_ENTRY))
             if following.ledger_id == at:

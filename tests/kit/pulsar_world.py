@@ -94,6 +94,13 @@ class PulsarWorld:
         for info in gone:
             await self._writer.delete_ledger(info.ledger_id)
 
+    async def load(self, name: str, empty: LedgerWriter) -> None:
+        """Do what a broker does when it loads a topic whose last ledger is empty: close and delete that ledger."""
+        await empty.close()
+        self._ledgers[TopicName.parse(name)].pop()
+        self.publish(TopicName.parse(name))
+        await self._writer.delete_ledger(empty.ledger_id)
+
     def offload(self, name: str, number: int, driver: str, *, deleted: bool, bucket: str = "cold") -> None:
         """Record that a ledger of a topic was offloaded."""
         context = self._ledgers[TopicName.parse(name)][number].offload_context

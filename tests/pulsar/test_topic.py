@@ -31,6 +31,7 @@ from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.planning import TopicEnd
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+from bk_core.pulsar.tailing import POLL_S
 from bk_core.pulsar.topic import Topic
 from tests.kit import pulsar_entries as kit
 from tests.kit.offloaded import uuid_of
@@ -424,6 +425,14 @@ async def test_tail_follows_appends_rolls_trims_and_new_partitions(monkeypatch: 
             await second.append(kit.entry(b"d"))
             await second.write_lac()
             assert await following(world, tail, 1) == [b"d"]
+            await world.roll(zero, second)
+            empty = await world.ledger(zero, [], is_open=True)
+            step = asyncio.ensure_future(following(world, tail, 1))
+            await asyncio.sleep(2 * POLL_S)  # the tail waits in the empty ledger
+            await world.load(zero, empty)
+            third = await world.ledger(zero, plain(b"e"), is_open=True)
+            await third.write_lac()
+            assert await step == [b"e"]
             world.partitioned(NAME, 2)
             await world.ledger(f"{NAME}-partition-1", plain(b"new"))
             assert await following(world, tail, 1) == [b"new"]

@@ -70,6 +70,24 @@ def test_a_ledger_that_was_read_whole_may_be_trimmed(world: SparkWorld) -> None:
     assert stream.step() == [b"b"]
 
 
+def test_an_empty_ledger_that_a_broker_replaces_when_it_loads_the_topic_is_no_loss(world: SparkWorld) -> None:
+    """Before the query moves on, between a batch's plan and its rows, and while its checkpoint is at rest."""
+    world.ledger(NAME, plain(b"a"))
+    second = world.ledger(NAME, [], is_open=True)
+    stream = world.stream().begin()
+    assert stream.step() == [b"a"]
+    assert stream.positions == {"orders": f"{second.ledger_id}:0"}
+    world.call(world.pulsar.load(NAME, second))
+    third = world.ledger(NAME, [], is_open=True)
+    assert stream.step() == []
+    assert stream.positions == {"orders": f"{third.ledger_id}:0"}
+    world.call(world.pulsar.load(NAME, third))
+    start = stream.at
+    append(world, world.ledger(NAME, [], is_open=True), *plain(b"b"))
+    assert stream.step() == [b"b"]
+    assert stream.restart(start).rows(start, stream.at) == [b"b"]
+
+
 def test_a_ledger_may_be_offloaded_while_a_query_runs(world: SparkWorld, tmp_path: Path) -> None:
     """Between two batches, in the middle of what is read, and before a batch is repeated."""
     written = world.ledger(NAME, plain(*(b"%d" % n for n in range(9))), is_open=True)
