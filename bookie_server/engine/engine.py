@@ -51,8 +51,9 @@ class StreamSink(Protocol):
         ...
 
     def leave(self) -> None:
-        """Send the queued effects. The engine calls this once it has delivered all answers of a commit. Effects
-        delivered at other times are sent when the stream wakes its writer, at the end of a turn of the loop."""
+        """Send the queued effects. The engine calls this once it has delivered all answers of a commit, or to the reads
+        that a connection received at once. Effects delivered at other times are sent when the stream wakes its writer,
+        at the end of a turn of the loop."""
         ...
 
 
@@ -86,10 +87,10 @@ class BookieEngine:
         self._events: deque[events.Event] = deque()
         self.taken: defaultdict[type[events.Event], int] = defaultdict(int)
         self._stepping = False
-        self._answered: dict[StreamSink, None] = {}  # sinks that got answers of the current commit
-        self.tells_a_commit = False
-        """Whether the effects delivered now are answers of a commit: then the engine calls :meth:`~StreamSink.leave`
-        afterwards."""
+        self._answered: dict[StreamSink, None] = {}  # sinks that got answers since the gathering began
+        self.gathers_answers = False
+        """Whether the effects delivered now are answers of a commit, or to what a connection received at once: then the
+        engine calls :meth:`~StreamSink.leave` afterwards."""
         self._broken = self._failed = False
         self._in_burst = False
         self._at_turn_end: list[Callable[[], None]] = []
@@ -178,7 +179,7 @@ class BookieEngine:
         call, self._at_burst_end = self._at_burst_end, None
         assert call is not None
         try:
-            call()
+            self._answer(call)
         except Exception:  # a bug in one stream must not end its connection without a word
             logger.exception("the requests of a burst could not be handled")
 
@@ -257,7 +258,7 @@ class BookieEngine:
         sink = self._streams.get(stream)
         if sink:
             sink.deliver(effect)
-            if self.tells_a_commit:
+            if self.gathers_answers:
                 self._answered[sink] = None
 
     def _fire(self, timer: events.TimerId) -> None:
@@ -271,18 +272,24 @@ class BookieEngine:
         group. This does nothing if another log has failed, because the machine has given the group up."""
         if self._failed:
             return
-        self.tells_a_commit = True
-        self.feed(events.GroupCommitted(places, number, group_bytes))
-        self.tells_a_commit = False
+        self._answer(lambda: self.feed(events.GroupCommitted(places, number, group_bytes)))
+        if places and places[-1].generation != self._newest_generations[number]:
+            self._newest_generations[number] = places[-1].generation
+            self._on_segment()
+
+    def _answer(self, call: Callable[[], None]) -> None:
+        """Make a call, and let the streams send the answers that were delivered meanwhile."""
+        self.gathers_answers = True
+        try:
+            call()
+        finally:
+            self.gathers_answers = False
         answered, self._answered = self._answered, {}
         for sink in answered:
             try:
                 sink.leave()
             except Exception:  # a bug in one stream must not hold up the answers of the others
-                logger.exception("the answers of a commit could not be sent")
-        if places and places[-1].generation != self._newest_generations[number]:
-            self._newest_generations[number] = places[-1].generation
-            self._on_segment()
+                logger.exception("answers could not be sent")
 
     def commit_failed(self, number: int, error: BookKeeperError) -> None:
         """Report to the machine that this log failed. A StorageFailedError ends the bookie. A DataDirectoryError means

@@ -52,11 +52,14 @@ class IndexHoldings:
         self._version = -1
 
     def facts(self, ledger_id: LedgerId) -> LedgerFacts:
-        if self._version != self._index.states_version or len(self._facts) >= _FACTS_MAX:
+        version = self._index.states_version
+        if self._version != version:
             self._facts.clear()
-            self._version = self._index.states_version
+            self._version = version
         facts = self._facts.get(ledger_id)
         if facts is None:
+            if len(self._facts) >= _FACTS_MAX:
+                self._facts.clear()
             facts = self._facts[ledger_id] = self._facts_of(ledger_id)
         return facts
 

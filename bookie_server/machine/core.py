@@ -160,7 +160,15 @@ class Core:
 
     def lac(self, ledger_id: LedgerId) -> EntryId:
         """Return the greatest LAC for which this bookie has evidence."""
+        return self.fence_and_lac(ledger_id)[1]
+
+    def fence_and_lac(self, ledger_id: LedgerId) -> tuple[bool, EntryId]:
+        """Return the results of :meth:`is_fenced` and :meth:`lac`."""
         ledger = self.ledgers.get(ledger_id)
-        body = ledger.hint_body if ledger else self.holdings.facts(ledger_id).lac_body
+        if ledger:
+            fenced, body = ledger.fenced, ledger.hint_body
+        else:
+            facts = self.holdings.facts(ledger_id)
+            fenced, body = facts.fenced, facts.lac_body
         carried = self.holdings.lac(ledger_id)
-        return max(carried, lac_of_body(body)) if body else carried
+        return fenced, max(carried, lac_of_body(body)) if body else carried

@@ -62,7 +62,7 @@ class EntryReads:
                 left.append(k)
                 continue
             if ledger_id != known:
-                known, is_fenced, lac = ledger_id, core.is_fenced(ledger_id), core.lac(ledger_id)
+                known, (is_fenced, lac) = ledger_id, core.fence_and_lac(ledger_id)
             taken = len(frame)
             weight, size = weight - turns.weight_of(taken), size - taken
             numbers.append(number)

@@ -154,8 +154,8 @@ ENGINE = (
     Mutant(
         "a log is told of after another one failed for good",
         "bookie_server/engine/engine.py",
-        "        if self._failed:\n            return\n        self.tells_a_commit",
-        "        self.tells_a_commit",
+        "        if self._failed:\n            return\n        self._answer(",
+        "        self._answer(",
         BOOKIE,
         "the machine fails on an answer to what it has given up",
         "S6",

@@ -235,7 +235,7 @@ class _Peer(asyncio.BufferedProtocol):
     # --- what goes out ---
 
     def _wake(self) -> None:
-        if not self._scheduled and not self._engine.tells_a_commit:
+        if not self._scheduled and not self._engine.gathers_answers:
             self._scheduled = True
             self._loop.call_soon(self._scheduled_flush)
 

@@ -235,7 +235,7 @@ class _Connection:
         self._read()
         if self.stream.closing and not self._timers.runs("end"):
             self._timers.start("end", GRACE_S, lambda: self.stream.cut("the client reads nothing"))
-        if not self.stream.engine.tells_a_commit:
+        if not self.stream.engine.gathers_answers:
             self._socket.wake()
 
     # --- what goes out ---

@@ -205,15 +205,43 @@ async def test_what_a_commit_answers_may_leave_once_all_of_it_was_delivered_and_
 
         other = Broken()
         stream = bookie.engine.open_stream(other)
-        assert not bookie.engine.tells_a_commit
+        assert not bookie.engine.gathers_answers
         bookie.engine.feed(ev.SessionAttached(stream, 1, 9, KEY, AttachMode.WRITE))
         bookie.engine.feed(ev.FramesArrived(stream, memoryview(frame(9, 0, [b"other"], session=1))))
         bookie.write(0, b"a")
         await bookie.sink.next()
         await other.next()
         assert bookie.sink.left == other.left == [1]
-        assert not bookie.engine.tells_a_commit
+        assert not bookie.engine.gathers_answers
         assert bookie.failures == []
+
+
+async def test_what_a_burst_asks_at_its_end_is_answered_and_leaves_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path) as bookie:
+        engine, sink = bookie.engine, bookie.sink
+
+        def ask() -> None:
+            engine.feed(ev.ReadRequested((bookie.stream, 1), 99, 0, 0, 1 << 20))  # of an unknown ledger
+            assert engine.gathers_answers
+
+        def take(call: Callable[[], None]) -> str:
+            engine.at_burst_end(call)
+            assert sink.effects == []
+            return "taken"
+
+        assert engine.burst(take, ask) == "taken"
+        assert [type(effect) for effect in sink.effects] == [ev.SendTrailer]
+        assert sink.left == [1]
+        sink.effects.clear()
+        assert engine.burst(take, lambda: None) == "taken"
+        assert sink.left == [1], "nothing was answered"
+        assert engine.burst(take, lambda: 1 // 0) == "taken"
+        assert "the requests of a burst could not be handled" in caplog.text
+        assert not engine.gathers_answers
+        engine.at_burst_end(lambda: sink.left.append(77))
+        assert sink.left == [1, 77], "there is no burst to wait for"
 
 
 @pytest.mark.rule("P1")
