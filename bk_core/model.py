@@ -130,6 +130,8 @@ class LedgerMetadata:
 
     def fragment_index_of(self, entry_id: EntryId) -> int:
         """Return the index of the fragment that contains ``entry_id``."""
+        if len(self.fragments) == 1:
+            return 0
         return bisect_right(self.fragments, entry_id, key=lambda f: f.first_entry_id) - 1
 
     def fragment_of(self, entry_id: EntryId) -> Fragment:

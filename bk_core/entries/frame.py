@@ -88,6 +88,8 @@ RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
 
 
 _ENTRIES = int(FrameKind.ENTRIES)
+_DIGEST_TYPES = (None, *sorted(DigestType))
+"""The type of a frame's digests, indexed by its digest byte."""
 _new = tuple.__new__  # the constructor of a named tuple costs more than all checks of a header
 
 
@@ -601,7 +603,7 @@ def batch_of(header: FrameHeader, columns: Columns, payload: memoryview) -> Entr
         ledger_id=header.ledger_id,
         first_entry_id=first,
         digests=columns.digests,
-        digest_type=DigestType(header.digest_type) if header.digest_type else None,
+        digest_type=_DIGEST_TYPES[header.digest_type],
         ids=ids,
         lac=header.lac,
         lacs=columns.lacs,

@@ -29,6 +29,8 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 
+_ENTRIES = int(FrameKind.ENTRIES)
+
 
 def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
     """Return the batches in the frames of a bookie's answer. Raises IntegrityError for the first frame that fails a
@@ -39,22 +41,28 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
     tag 0 (docs/formats.md §1.4). In frames in Apache's layout the digests are always verified. They cover all bytes of
     the payload, so its CRC is checked only if the ledger has no digests.
     """
+    split = split_frames(frames)
+    if len(split) == 1:  # the usual answer, for which the rest would cost more calls than the entry
+        return [_batch_of_run(frames, split, digester, always=always)]
     batches, at = [], 0
-    for run in _runs(split_frames(frames)):
-        header, frame = run[0]
-        if header.kind != FrameKind.ENTRIES:
-            raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
+    for run in _runs(split):
         end = at + sum([each.size for each, _ in run])
-        if header.flags == APACHE_BYTES:
-            batches.append(_joined(frames[at:end], run, digester))
-        else:
-            verify = always or header.tag == 0
-            batches.append(decode_frame(frame, digester=digester, verify_digests=verify, parsed=header))
+        batches.append(_batch_of_run(frames[at:end], run, digester, always=always))
         at = end
     return batches
 
 
 _Frames = Sequence[tuple[FrameHeader, memoryview]]
+
+
+def _batch_of_run(buffer: memoryview, run: _Frames, digester: Digester, *, always: bool) -> EntryBatch:
+    """Return the entries of a run of frames as one batch. ``buffer`` has the bytes of all frames."""
+    header, frame = run[0]
+    if header.kind != _ENTRIES:
+        raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
+    if header.flags == APACHE_BYTES:
+        return _joined(buffer, run, digester)
+    return decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0, parsed=header)
 
 
 def _runs(frames: _Frames) -> Iterator[_Frames]:

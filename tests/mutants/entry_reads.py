@@ -206,4 +206,12 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{_LANE_TEST}more_reads_than_the_machine_takes_at_once_are_all_answered",),
         "one client holds up all others for as long as its requests take",
     ),
+    Mutant(
+        "a part of an answer gives the bookie no time for the next one",
+        "bk_core/transport/lane/streams.py",
+        "            if not ends:\n                call.put_off()\n",
+        "",
+        ("tests/transport/lane/test_streams.py::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
+        "a long answer that comes steadily is given up",
+    ),
 )

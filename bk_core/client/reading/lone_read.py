@@ -153,5 +153,7 @@ def _bookie_for(metadata: LedgerMetadata, entry_id: EntryId, prefer: int, slow: 
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
     first, turn = entry_id if size > quorum else 0, prefer + entry_id // RUN_IDS
     ensemble, avoided = metadata.fragment_of(entry_id).ensemble, slow.now()
-    members = [ensemble[(first + (turn + k) % quorum) % size] for k in range(quorum if avoided else 1)]
+    if not avoided:
+        return ensemble[(first + turn % quorum) % size]
+    members = [ensemble[(first + (turn + k) % quorum) % size] for k in range(quorum)]
     return next((member for member in members if member not in avoided), members[0])

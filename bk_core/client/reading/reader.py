@@ -130,23 +130,25 @@ class LedgerReader:
             async for batch in batches:
                 yield batch
 
-    def _check_readable(self, first: EntryId, last: EntryId, *, unconfirmed: bool) -> None:
-        """Raise the errors of :meth:`read` for entries that cannot be asked for."""
+    def _check_readable(self, first: EntryId, last: EntryId, *, unconfirmed: bool) -> LedgerMetadata:
+        """Return the record. Raise the errors of :meth:`read` for entries that cannot be asked for."""
         self._guard.check("this ledger")
         self._follower.check_running()
-        readable = self.last_add_confirmed if self.is_closed else max(self.last_add_confirmed, self._quorum_end)
-        if not 0 <= first <= last + 1 or (last > readable and (self.is_closed or not unconfirmed)):
+        record = self._follower.metadata.value
+        closed = record.is_closed
+        readable = record.last_entry_id if closed else max(self.last_add_confirmed, self._quorum_end)
+        if not 0 <= first <= last + 1 or (last > readable and (closed or not unconfirmed)):
             raise InvalidArgumentError(
                 f"entries {first} to {last} of ledger {self.ledger_id} cannot be read",
                 value=f"readable: 0 to {readable}",
                 remedy="refresh_lac() to see what was confirmed since, or open with recover=True for the end",
             )
+        return record
 
     def _lone(self, entry_id: EntryId, *, unconfirmed: bool) -> LoneRead:
-        self._check_readable(entry_id, entry_id, unconfirmed=unconfirmed)
         return LoneRead(
             self._transport,
-            self.metadata,
+            self._check_readable(entry_id, entry_id, unconfirmed=unconfirmed),
             self._digester,
             entry_id,
             config=self._config,

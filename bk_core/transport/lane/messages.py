@@ -112,8 +112,8 @@ def trailer_to_proto(trailer: ReadTrailer, reason: Reason, message: str) -> lane
 def trailer_from_proto(message: lane_pb2.ReadTrailer) -> ReadTrailer:
     return ReadTrailer(
         message.answered_through,
-        tuple(map(_range_from_proto, message.absent)),
-        tuple(map(_range_from_proto, message.unknown)),
+        tuple(map(_range_from_proto, message.absent)) if message.absent else (),
+        tuple(map(_range_from_proto, message.unknown)) if message.unknown else (),
         message.fenced,
     )
 

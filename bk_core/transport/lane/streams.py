@@ -307,10 +307,14 @@ class ReadCall(ToldRead):
         self._tell = listener
         self._stream.wait(self, self.deadline_s)
 
+    def put_off(self) -> None:
+        """Give the bookie the time for another answer, if a listener waits for it."""
+        if self._tell is not None:
+            self.due = asyncio.get_running_loop().time() + self.deadline_s
+
     def put(self, answer: Answered) -> None:
         """Pass on an answer that came."""
         if self._tell is not None:
-            self.due = asyncio.get_running_loop().time() + self.deadline_s
             self._tell(answer)
             return
         self.answers.append(answer)
@@ -385,12 +389,13 @@ class ReadStream(LaneStream):
             first_entry_id=first,
             last_entry_id=last,
             bytes_max=bytes_max,
-            fence=fence_key is not None,
-            ledger_key=fence_key or b"",
             ids_only=ids_only,
-            traceparent="" if self._spans is None else self._spans.traceparent(),
-            **cut_to_proto(cut),
+            **({} if cut is None else cut_to_proto(cut)),
         )
+        if fence_key is not None:
+            request.fence, request.ledger_key = True, fence_key
+        if self._spans is not None:
+            request.traceparent = self._spans.traceparent()
         if self.permits is None:
             self._requests.append(request)
             self.wake()
@@ -440,19 +445,23 @@ class ReadStream(LaneStream):
 
     def take(self, answer: lane_pb2.ReadResponse, frames: memoryview | None) -> None:
         frames = frames or (memoryview(answer.frames) if answer.frames else None)
-        call = self._calls.get(answer.id)
+        number, ends = answer.id, answer.HasField("trailer")
+        call = self._calls.get(number)
         if call is None:
             return
         if frames:
             call.room -= len(frames)
             if call.room < 0:
                 raise RemoteProtocolError("a bookie answers more than was asked for", value=f"bookie {self.bookie_id}")
+            if not ends:
+                call.put_off()
             call.put(ReadPart(frames))
-        if answer.HasField("trailer"):
-            del self._calls[answer.id]
-            if answer.trailer.reason == lane_pb2.GRANT_NEEDED:
+        if ends:
+            del self._calls[number]
+            trailer = answer.trailer
+            if trailer.reason == lane_pb2.GRANT_NEEDED:
                 self.distrusted()
-            call.put(_ending(answer.trailer))
+            call.put(_ending(trailer))
 
     def next_request(self) -> LaneMessage | None:
         if not (self._requests or self._cancelled):
@@ -461,7 +470,7 @@ class ReadStream(LaneStream):
         if not self.takes_cuts:
             for field in CUT_FIELDS:
                 request.ClearField(field)
-        if not self._requests:  # a cancel is sent only after its read
+        if self._cancelled and not self._requests:  # a cancel is sent only after its read
             request.cancel.extend(self._cancelled)
             self._cancelled.clear()
         return LaneMessage(request.SerializeToString())
@@ -560,7 +569,7 @@ def too_late(bookie_id: BookieId, deadline_s: float) -> RefusedError:
 
 
 def _ending(trailer: lane_pb2.ReadTrailer) -> ReadTrailer | RefusedError:
-    reason = reason_of(int(trailer.reason))
-    if reason:
+    if trailer.reason:
+        reason = reason_of(int(trailer.reason))
         return RefusedError(reason, trailer.message or reason.name)
     return trailer_from_proto(trailer)

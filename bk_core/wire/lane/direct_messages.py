@@ -119,7 +119,8 @@ class MessageReader:
             if have - _HEAD.size >= size:
                 self._begin = begin + size
                 message = bytes(memoryview(self._staging)[begin : self._begin])
-                yield self._cut(memoryview(message)) if frames else _new(Received, (None, message))
+                found = memoryview(message)[:frames] if frames else None
+                yield _new(Received, (found, message[frames:]))
             elif _HEAD.size + size <= _STAGING_BYTES:
                 break  # the rest of it fits into the staging buffer
             else:
