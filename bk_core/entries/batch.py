@@ -35,7 +35,7 @@ Selector: TypeAlias = npt.NDArray[np.bool_] | npt.NDArray[np.integer[Any]]
 
 def byte_view(buffer: Bytes) -> memoryview:
     """Return ``buffer`` as a one-dimensional view of format ``B``, without copying."""
-    view = memoryview(buffer)
+    view = buffer if type(buffer) is memoryview else memoryview(buffer)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 

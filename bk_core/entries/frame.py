@@ -567,13 +567,14 @@ def decode_frame(
     has it. Raises IntegrityError if a check fails, and names the first entry with a wrong digest. Raises
     InvalidArgumentError for a record.
     """
-    header = check_frame(buf, parsed)
-    if header.kind != FrameKind.ENTRIES:
+    view = byte_view(buf)
+    header = check_frame(view, parsed)
+    if header.kind != _ENTRIES:
         raise InvalidArgumentError("a record has no entries", value=f"kind {header.kind}")
     if digester is not None and header.ledger_id != digester.ledger_id:
         refuse(f"expected ledger {digester.ledger_id}", header)
     columns = columns_of(header, buf)
-    payload = byte_view(buf)[FRAME_HEADER_BYTES + header.columns_bytes :].toreadonly()
+    payload = view[FRAME_HEADER_BYTES + header.columns_bytes :].toreadonly()
     if header.flags & APACHE_BYTES:
         return _decode_apache(header, columns, payload, digester)
     if digester is not None and header.digest_type != digester.digest_type:

@@ -24,6 +24,7 @@ from bk_core.entries.frame import (
     check_frame,
     check_header,
     decode_frame,
+    parse_header,
     refuse,
     split_frames,
 )
@@ -41,11 +42,12 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
     tag 0 (docs/formats.md §1.4). In frames in Apache's layout the digests are always verified. They cover all bytes of
     the payload, so its CRC is checked only if the ledger has no digests.
     """
-    split = split_frames(frames)
-    if len(split) == 1:  # the usual answer, for which the rest would cost more calls than the entry
-        return [_batch_of_run(frames, split, digester, always=always)]
+    if frames.nbytes >= FRAME_HEADER_BYTES:
+        header = parse_header(frames)
+        if FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes == frames.nbytes:  # one frame, as usual
+            return [_batch_of_run(frames, ((header, frames),), digester, always=always)]
     batches, at = [], 0
-    for run in _runs(split):
+    for run in _runs(split_frames(frames)):
         end = at + sum([each.size for each, _ in run])
         batches.append(_batch_of_run(frames[at:end], run, digester, always=always))
         at = end

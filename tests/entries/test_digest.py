@@ -8,6 +8,8 @@ import hmac
 import pickle
 import struct
 import zlib
+from dataclasses import replace
+from typing import Any
 
 import crc32c
 import numpy as np
@@ -162,6 +164,20 @@ def test_a_change_of_anything_the_digest_covers_is_found(kind: DigestType, wrong
     right = digester.verify(EntryBatch(**(fields | {wrong: change})))
     touched = {"payload": [1], "digests": list(range(kind.digest_bytes))}.get(wrong, list(range(30)))
     assert np.flatnonzero(~right).tolist() == touched
+
+
+@pytest.mark.parametrize("kind", list(DigestType))
+def test_one_entry_is_verified_as_many_are(kind: DigestType) -> None:
+    digester = Digester(kind, b"pw", 7)
+    for sizes in ([5], [0], [3, 4]):
+        made = EntryBatch.from_list([bytes(size) for size in sizes], first_entry_id=9)
+        digests = digester.compute_run(9, 4, 100, made.lengths, made.payload)
+        batch = replace(made, ledger_id=7, lac=4, length_before=100, digests=digests, digest_type=kind)
+        assert digester.is_right(batch)
+        assert digester.verify(batch).all()
+        wrongs: list[dict[str, Any]] = [{"lac": 5}, {"length_before": 0}, {"first_entry_id": 8}]
+        for wrong in wrongs:
+            assert digester.is_right(replace(batch, **wrong)) is (kind is DigestType.DUMMY)
 
 
 def test_another_password_fails_every_mac() -> None:

@@ -214,4 +214,26 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/transport/lane/test_streams.py::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
         "a long answer that comes steadily is given up",
     ),
+    Mutant(
+        "the digest of a lone entry is not verified",
+        "bk_core/entries/digest.py",
+        "            return self.digest(header, batch.payload) == batch.digests.tobytes()\n",
+        "            return True\n",
+        (
+            "tests/entries/test_verified.py::"
+            "test_digests_of_our_frames_are_verified_if_the_bookie_may_have_made_the_checksums",
+            "tests/client/reading/test_lone_read.py::"
+            "test_a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked",
+        ),
+        "a client believes what a bookie made up",
+        rule="P4",
+    ),
+    Mutant(
+        "the digest of a lone entry covers another ledger length",
+        "bk_core/entries/digest.py",
+        "batch.lac, batch.length_before + size)",
+        "batch.lac, size)",
+        ("tests/entries/test_digest.py::test_one_entry_is_verified_as_many_are",),
+        "a client refuses entries that are right, and believes a wrong length of the ledger",
+    ),
 )

@@ -74,11 +74,11 @@ FIGURES = {"append": (0.12, 2, 288), "read": (0.05, 2, 494)}
 SINGLE_ADDS = {"v3": 178, "v2": 165, "direct": 187}
 """The cost of an add of 100 bytes to a bookie, in calls."""
 
-SINGLE_READS = {1: 193, READS: 84}
+SINGLE_READS = {1: 193, READS: 83}
 """The cost of a read of one entry of 1 KB to a bookie that has it in memory, in calls, by the number of reads that the
 client sends at once."""
 
-CLIENT_READ = 122
+CLIENT_READ = 119
 """The cost of a read of one entry of 1 KB to the client, in calls, if it reads sixteen entries at the same time."""
 
 MANY_LEDGERS = 157

@@ -364,7 +364,9 @@ class ReadStream(LaneStream):
         super().__init__(said)
         self._calls: dict[int, ReadCall] = {}
         self._number = 0
-        self._requests: deque[lane_pb2.ReadRequest] = deque()
+        self._requests: deque[lane_pb2.ReadRequest | bytes] = deque()
+        """The requests that are to be sent. Those for whole entries are bytes already."""
+        self._plain = lane_pb2.ReadRequest()  # is filled again for each of those, which costs less than making one
         self._cancelled: list[int] = []
         self._look_again: asyncio.TimerHandle | None = None
         self.permits: Permits | None = None
@@ -383,6 +385,13 @@ class ReadStream(LaneStream):
         """Begin a read. ``deadline_s`` limits the wait for each part of the answer."""
         self._number += 1
         call = self._calls[self._number] = ReadCall(self, self._number, bytes_max or READ_BYTES_MAX, deadline_s)
+        if fence_key is None and cut is None and not ids_only and self._spans is None and self.permits is None:
+            plain = self._plain
+            plain.id, plain.ledger_id, plain.bytes_max = self._number, ledger_id, bytes_max
+            plain.first_entry_id, plain.last_entry_id = first, last
+            self._requests.append(plain.SerializeToString())
+            self.wake()
+            return call
         request = lane_pb2.ReadRequest(
             id=self._number,
             ledger_id=ledger_id,
@@ -467,6 +476,8 @@ class ReadStream(LaneStream):
         if not (self._requests or self._cancelled):
             return None
         request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
+        if isinstance(request, bytes):
+            return LaneMessage(request)  # a cancel follows in a message of its own
         if not self.takes_cuts:
             for field in CUT_FIELDS:
                 request.ClearField(field)

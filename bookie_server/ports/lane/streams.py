@@ -597,6 +597,8 @@ class ReadStream(LaneStream):
         self._answers: deque[events.SendPart | events.SendTrailer | _Entry] = deque()  # turns bound the parts
         self._leaving: list[events.RequestId] = []  # requests whose parts are being written
         self._entries_leaving = 0  # answers of one entry that are being written
+        answer = lane_pb2.ReadResponse()
+        self._entry_answer = answer, answer.trailer  # are filled again for each of those: cheaper than making them
         self._traced: dict[events.RequestId, Any] = {}  # the spans of reads under way
         self._fencing: dict[events.RequestId, LedgerId] = {}  # fencing reads under way, for the audit log
 
@@ -725,7 +727,9 @@ class ReadStream(LaneStream):
         if isinstance(first, tuple):
             number, entry_id, frame, fenced = first
             self._entries_leaving += 1
-            return LaneMessage(_entry_answer(number, entry_id, fenced=fenced), (frame,))
+            rest, trailer = self._entry_answer
+            rest.id, trailer.answered_through, trailer.fenced = number, entry_id, fenced
+            return LaneMessage(rest.SerializeToString(), (frame,))
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
@@ -754,19 +758,6 @@ def _ranges_of(answer: events.SendPart | events.SendTrailer | _Entry) -> int:
     if isinstance(answer, events.SendPart):
         return 0
     return 1 + len(answer.trailer.absent) + len(answer.trailer.unknown)
-
-
-_ANSWER = lane_pb2.ReadResponse()
-"""The rest of the last answer with one entry. Filling it again costs a third of making a message."""
-_ANSWER_TRAILER = _ANSWER.trailer
-
-
-def _entry_answer(number: int, entry_id: int, *, fenced: bool) -> bytes:
-    """Return the answer to a read of one entry, without its frame."""
-    _ANSWER.id = number
-    _ANSWER_TRAILER.answered_through = entry_id
-    _ANSWER_TRAILER.fenced = fenced
-    return _ANSWER.SerializeToString()
 
 
 def short(rest: Buffer, frames: memoryview | None) -> Buffer:
