@@ -203,6 +203,9 @@ def _properties(columns: Columns, data: U8) -> pa.Array:
     counts = np.bincount(message, minlength=len(columns))
     bounds = np.zeros(len(columns) + 1, dtype=np.int32)
     np.cumsum(counts, out=bounds[1:])
+    if not message.size:
+        none = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(pa.array(bounds, pa.int32()), none, none)
     pairs = scan(data, begin, begin + length, _KEY_VALUE)
     key, value = (pc.fill_null(texts(spans(data, *pairs.span(k))), "") for k in (1, 2))
     return pa.MapArray.from_arrays(pa.array(bounds, pa.int32()), key, value)
