@@ -122,6 +122,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "each client that goes away takes room from the others for good",
     ),
     Mutant(
+        "a client that takes entries again counts as stalled",
+        _TURNS,
+        "map(self.weight_of, sizes)))\n        self.stalled.pop(stream, None)\n",
+        "map(self.weight_of, sizes)))\n",
+        (f"{_TEST}a_stream_whose_client_takes_entries_again_is_not_ended_for_others",),
+        "a bookie ends the connection of a client that was slow once",
+    ),
+    Mutant(
         "a remembered LAC outlives its segment",
         _DIRECTORY,
         "        if ledgers is None:\n            return\n        self._lacs.clear()\n",

@@ -200,6 +200,19 @@ def test_the_room_is_free_again_once_everything_is_sent() -> None:
     assert len(bench.machine._core.owners) == 0
 
 
+def test_a_stream_whose_client_takes_entries_again_is_not_ended_for_others() -> None:
+    for takes in (False, True):
+        bench = OneStep(reads_bytes_max=4 * SIZE)  # room for three of these reads, two of one stream
+        assert found(bench.together(1, 2)) == [1, 2]
+        bench.step(ev.StreamStalled(READS))
+        if takes:
+            bench.step(ev.EntriesSent(READS, 1))
+            assert found(bench.together(1, first_number=9)) == [1]
+        assert found(bench.together(3, stream=9)) == [3]
+        ends = [effect for effect in bench.together(3, stream=10) if isinstance(effect, ev.CloseStream)]
+        assert [effect.stream for effect in ends] == ([] if takes else [READS])
+
+
 # --- the same answers as on the ordinary way ---
 
 LIMITS = MachineLimits(reads_active_max=3, reads_per_stream_max=2, reads_bytes_max=12 * SIZE, read_part_bytes=4 * SIZE)
