@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests.kit.amount import some
 from tests.sim.spread_schedule import run_spread_schedule
 
 
@@ -14,7 +15,7 @@ from tests.sim.spread_schedule import run_spread_schedule
 @pytest.mark.rule("S1", "S8")
 def test_promises_hold_with_several_directories() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(some(60, few=20)):
         counts += run_spread_schedule(seed).counts
     wanted = ("crash in a commit", "crash in a restart", "no space", "damaged", "groups of log 0", "groups of log 1")
-    assert all(counts[what] > 3 for what in wanted), counts
+    assert all(counts[what] > some(3, few=0) for what in wanted), counts

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.amount import some
 from tests.sim.attempts import SCHEDULES
 from tests.sim.storage_schedule import run_storage_schedule
 from tests.sim.wanted import WANTED
@@ -29,5 +30,5 @@ def test_without_a_defect_every_schedule_is_clean() -> None:
 
 
 def test_a_seed_decides_everything() -> None:
-    for seed in range(12):
+    for seed in range(some(12, few=3)):
         assert run_storage_schedule(seed) == run_storage_schedule(seed)
