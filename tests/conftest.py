@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 
@@ -85,6 +86,13 @@ def _turns(items: list[pytest.Item], groups: dict[pytest.Item, str]) -> Callable
         return of_kind.setdefault(groups[item], len(of_kind)), real
 
     return turn
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let each test begin with its log lines. Campaigns of the simulator and of the fuzzer turn them off for their
+    process, which may be the one of this worker."""
+    logging.disable(logging.NOTSET)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -32,6 +32,7 @@ BOUNDED = {
     *("AuditLog._kinds", "_Kind.about"),  # events of the last minute
     *("StateCollector._lacs", "StateCollector._records", "Collector._known"),  # what is on the disk
     "Slots._back",  # memory that is used again
+    "SegmentDirectory._lacs",  # of as many ledgers as are remembered
 }
 """What grows with the first rounds and has a bound, which other tests reach."""
 BOUNDED_BOOKIE_RPC = {
