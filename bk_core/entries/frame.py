@@ -88,8 +88,8 @@ RECORD_PAYLOADS: dict[int, tuple[int, ...]] = {
 
 
 _ENTRIES = int(FrameKind.ENTRIES)
-_DIGEST_TYPES = (None, *sorted(DigestType))
-"""The type of a frame's digests, indexed by its digest byte."""
+_DIGEST_TYPES: dict[int, DigestType | None] = {0: None, **{int(each): each for each in DigestType}}
+"""Maps the digest byte of a frame to the type of its digests."""
 _new = tuple.__new__  # the constructor of a named tuple costs more than all checks of a header
 
 
