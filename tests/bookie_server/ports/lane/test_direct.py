@@ -246,13 +246,20 @@ async def read_alone(client: DirectClient, entry_ids: Iterable[int]) -> None:
         assert (await client.answer())[1].trailer.answered_through == entry_id
 
 
+@asynccontextmanager
+async def reading_alone(bookie: Bookie, entries: int) -> AsyncIterator[DirectClient]:
+    """A client whose bookie has these entries, and their segment open."""
+    await many_entries(bookie, 7, entries, 100)
+    async with direct(bookie, "Read") as client:
+        await greet(client, bookie)
+        await read_alone(client, range(entries))
+        yield client
+
+
 async def test_reads_of_single_entries_that_arrive_together_are_answered_together(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie:
-        await many_entries(bookie, 7, 5, 100)
-        assert bookie._engine is not None
-        async with direct(bookie, "Read") as client:
-            await greet(client, bookie)
-            await read_alone(client, range(5))
+        async with reading_alone(bookie, 5) as client:
+            assert bookie._engine is not None
             before = bookie._engine.taken[EntriesRequested]
             client.writer.write(b"".join(lone_read(k + 1, k) for k in (4, 0, 2)) + lone_read(9, 77))
             answers = [await client.answer() for _ in range(4)]
@@ -265,27 +272,20 @@ async def test_reads_of_single_entries_that_arrive_together_are_answered_togethe
 
 
 async def test_a_read_that_is_cancelled_in_the_same_burst_is_not_answered_and_holds_no_room(tmp_path: Path) -> None:
-    async with running(tmp_path) as bookie:
-        await many_entries(bookie, 7, 2, 100)
-        async with direct(bookie, "Read") as client:
-            await greet(client, bookie)
-            await read_alone(client, range(2))
-            cancel = lane_pb2.ReadRequest(cancel=[1]).SerializeToString()
-            client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, len(cancel)) + cancel)
-            client.writer.write(lone_read(3, 0))
-            assert {(await client.answer())[1].id for _ in range(2)} == {2, 3}
-            assert bookie._engine is not None
-            while bookie._engine.numbers().parts:
-                await asyncio.sleep(0.01)
+    async with running(tmp_path) as bookie, reading_alone(bookie, 2) as client:
+        cancel = lane_pb2.ReadRequest(cancel=[1]).SerializeToString()
+        client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, len(cancel)) + cancel)
+        client.writer.write(lone_read(3, 0))
+        assert {(await client.answer())[1].id for _ in range(2)} == {2, 3}
+        assert bookie._engine is not None
+        while bookie._engine.numbers().parts:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_stream_that_breaks_the_rules_behind_its_reads_leaves_nothing(tmp_path: Path) -> None:
     """The reads that came in the same burst are not given to the machine once it has forgotten the stream."""
     async with running(tmp_path) as bookie:
-        await many_entries(bookie, 7, 2, 100)
-        async with direct(bookie, "Read") as client:
-            await greet(client, bookie)
-            await read_alone(client, range(2))
+        async with reading_alone(bookie, 2) as client:
             client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, 3) + b"no!")
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
@@ -296,16 +296,12 @@ async def test_a_stream_that_breaks_the_rules_behind_its_reads_leaves_nothing(tm
 
 
 async def test_more_reads_than_the_machine_takes_at_once_are_all_answered(tmp_path: Path) -> None:
-    async with running(tmp_path) as bookie:
-        await many_entries(bookie, 7, 2, 100)
+    async with running(tmp_path) as bookie, reading_alone(bookie, 2) as client:
         assert bookie._engine is not None
-        async with direct(bookie, "Read") as client:
-            await greet(client, bookie)
-            await read_alone(client, range(2))
-            before = bookie._engine.taken[EntriesRequested]
-            client.writer.write(b"".join(lone_read(k + 1, k % 2) for k in range(150)))
-            assert {(await client.answer())[1].id for _ in range(150)} == set(range(1, 151))
-            assert bookie._engine.taken[EntriesRequested] >= before + 3
+        before = bookie._engine.taken[EntriesRequested]
+        client.writer.write(b"".join(lone_read(k + 1, k % 2) for k in range(150)))
+        assert {(await client.answer())[1].id for _ in range(150)} == set(range(1, 151))
+        assert bookie._engine.taken[EntriesRequested] >= before + 3
 
 
 async def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_path: Path) -> None:
