@@ -81,7 +81,7 @@ class _Box:
             await self._changed.wait()
         piece, batch = self._waiting.popleft()
         batches, size = [batch], batch.payload_bytes
-        while self._waiting and size < JOINED_BYTES_MAX and _follows(batches[-1], piece, *self._waiting[0]):
+        while self._waiting and size < JOINED_BYTES_MAX and self._is_joined(batches[-1], piece):
             batches.append(self._waiting.popleft()[1])
             size += batches[-1].payload_bytes
         self._bytes -= size
@@ -89,15 +89,15 @@ class _Box:
             self._room.set()
         return piece, joined(batches)
 
+    def _is_joined(self, last: EntryBatch, piece: TopicRange) -> bool:
+        """Return whether the next batch that waits is joined to ``last``, which is of ``piece``."""
+        next_piece, batch = self._waiting[0]
+        return next_piece.is_compacted == piece.is_compacted and follows(last, batch)
 
-def _follows(last: EntryBatch, piece: TopicRange, next_piece: TopicRange, batch: EntryBatch) -> bool:
+
+def follows(last: EntryBatch, batch: EntryBatch) -> bool:
     """Return whether ``batch`` continues where ``last`` ends, so that the two batches can be joined."""
-    return (
-        batch.ledger_id == last.ledger_id
-        and next_piece.is_compacted == piece.is_compacted
-        and batch.ids is None
-        and batch.first_entry_id == last.last_entry_id + 1
-    )
+    return batch.ledger_id == last.ledger_id and batch.ids is None and batch.first_entry_id == last.last_entry_id + 1
 
 
 def joined(batches: Sequence[EntryBatch]) -> EntryBatch:

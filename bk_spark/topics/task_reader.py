@@ -17,6 +17,7 @@ from bk_core.columns.row_origins import LedgerAt, Rows
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NoSuchEntryError, NoSuchLedgerError, OffloadMissingError
 from bk_core.observe import traces
+from bk_core.pulsar.gathering import JOINED_BYTES_MAX, follows
 from bk_core.pulsar.gathering import joined as joined_entries
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.encryption import Decryptor
@@ -38,10 +39,6 @@ from bk_spark.workers import clients, task_log
 
 logger = logging.getLogger("bk_spark.task")
 
-GATHERED_BYTES = 8 << 20
-"""The number of bytes up to which entries are joined before rows are made of them. Making rows of them costs about a
-millisecond in addition to the time that each message takes, and the ledgers of brokers arrive in batches of a few
-entries."""
 LOOK_BACK_STEP_BYTES = 2 << 20
 """The size, in bytes, of the pieces in which a task reads earlier entries when it looks for chunks."""
 NO_ROWS = Rows(np.zeros(0, dtype=np.int64))
@@ -189,11 +186,11 @@ def offloaded_reads(how: OffloadStorage) -> OffloadedReads:
 
 
 def gathered(entries: Iterable[tuple[LedgerRange, EntryBatch]]) -> Iterator[tuple[LedgerRange, EntryBatch]]:
-    """Yield the same entries in batches of about GATHERED_BYTES. A batch has entries of one ledger."""
+    """Yield the same entries in batches of about JOINED_BYTES_MAX bytes. A batch has entries of one ledger."""
     held, size = list[EntryBatch](), 0
     at: LedgerRange | None = None
     for wanted, batch in entries:
-        if at is not None and (size >= GATHERED_BYTES or not _follows(at, held[-1], wanted, batch)):
+        if at is not None and (size >= JOINED_BYTES_MAX or wanted.log != at.log or not follows(held[-1], batch)):
             yield at, joined_entries(held)
             held, size = [], 0
         at = wanted
@@ -201,10 +198,6 @@ def gathered(entries: Iterable[tuple[LedgerRange, EntryBatch]]) -> Iterator[tupl
         size += batch.payload_bytes
     if at is not None:
         yield at, joined_entries(held)
-
-
-def _follows(at: LedgerRange, last: EntryBatch, wanted: LedgerRange, batch: EntryBatch) -> bool:
-    return wanted.ledger_id == at.ledger_id and wanted.log == at.log and batch.first_entry_id == last.last_entry_id + 1
 
 
 def backwards(ranges: Iterable[LedgerRange], bytes_max: int) -> Iterator[LedgerRange]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerMetadata
-from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, gathered
+from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, follows, gathered
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit.pulsar_entries import ledger
@@ -43,6 +45,13 @@ async def test_what_came_meanwhile_is_joined_by_ledger() -> None:
     assert [entry for batch in found for entry in batch.to_list()] == [b"%d" % n for n in range(10)]
     assert [batch.ledger_id for batch in found] == [1, 1, 2]
     assert found[1].entry_ids().tolist() == [1, 2, 3, 4]
+
+
+def test_entries_that_name_their_ids_follow_nothing_because_joining_would_lose_the_ids() -> None:
+    before, plain = ledger([b"a"], first=0), ledger([b"b", b"c"], first=1)
+    named = replace(plain, ids=np.array([1, 3]))
+    assert follows(before, plain)
+    assert not follows(before, named)
 
 
 async def test_entries_that_do_not_follow_each_other_are_not_joined() -> None:
