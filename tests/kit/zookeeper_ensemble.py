@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bk_cli.local.children import free_ports
+from bk_cli.local.children import free_ports, last_lines
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.trials.kit.proxy import FaultProxy, ProxyThread
 
@@ -24,6 +24,9 @@ TICK_MS = 200
 SYNC_TICKS = 30
 LAG_MAX_S = SYNC_TICKS * TICK_MS / 1000
 READY_S = 40.0
+LEADER_LISTENS_S = 2.0
+"""A follower may reach the proxy of a leader that does not listen yet. If that connection broke, the follower would
+begin another election, and the leader would wait for it for 12 s (``initLimit``)."""
 _POLL_S = 0.02
 
 _QUORUM = f"""\
@@ -46,7 +49,8 @@ class EnsembleServer(ZooKeeperServer):
 
     def join(self, others: Sequence[EnsembleServer], proxies: ProxyThread) -> None:
         self._others = others
-        self.links = {each.number: proxies.add((HOST, 0), (HOST, each.quorum_port)) for each in others}
+        for each in others:
+            self.links[each.number] = proxies.add((HOST, 0), (HOST, each.quorum_port), patience_s=LEADER_LISTENS_S)
 
     def launch(self) -> None:
         if not self.is_running:
@@ -98,8 +102,14 @@ class ZooKeeperEnsemble:
         """Wait until every server serves."""
         deadline = time.monotonic() + READY_S
         while not all(server.mode() for server in self.servers):
-            assert time.monotonic() < deadline, "the ensemble does not start in time; see the logs of its servers"
+            assert time.monotonic() < deadline, self._logs()
             time.sleep(_POLL_S)
+
+    def _logs(self) -> str:
+        ends = [
+            f"server {s.number}, {s.mode() or 'silent'}:\n{last_lines(s.log_path)}" for s in self.servers if s.log_path
+        ]
+        return "\n".join(["the ensemble does not start in time", *ends])
 
     @property
     def leader(self) -> EnsembleServer | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,8 @@ Address = tuple[str, int]
 
 _CHUNK_BYTES = 1 << 16
 _CALL_S = 10.0
+_AGAIN_S = 0.02
+"""The pause between two attempts to reach an upstream that does not listen yet."""
 
 
 class ProxyThread:
@@ -29,10 +32,12 @@ class ProxyThread:
         self._proxies: list[FaultProxy] = []
         self._thread.start()
 
-    def add(self, listen: Address, upstream: Address, *more: tuple[Address, Address]) -> FaultProxy:
+    def add(
+        self, listen: Address, upstream: Address, *more: tuple[Address, Address], patience_s: float = 0.0
+    ) -> FaultProxy:
         """Return a proxy from one address to another, and from ``more`` addresses to others. Port 0 takes a free
-        port."""
-        proxy = FaultProxy([(listen, upstream), *more], self._call)
+        port. A connection waits ``patience_s`` for an upstream that does not listen yet, and breaks after that."""
+        proxy = FaultProxy([(listen, upstream), *more], self._call, patience_s)
         self.call(proxy.serve)
         self._proxies.append(proxy)
         return proxy
@@ -71,8 +76,10 @@ class FaultProxy:
     """One proxy. Its methods may be called from any thread, and each takes effect before it returns. ``host`` and
     ``port`` are the first address at which it listens."""
 
-    def __init__(self, ways: Sequence[tuple[Address, Address]], call: Callable[[Callable[[], None]], None]) -> None:
-        self._ways, self._call = ways, call
+    def __init__(
+        self, ways: Sequence[tuple[Address, Address]], call: Callable[[Callable[[], None]], None], patience_s: float
+    ) -> None:
+        self._ways, self._call, self._patience_s = ways, call, patience_s
         (self.host, self.port), _ = ways[0]
         self._writers: set[asyncio.StreamWriter] = set()
         self._servers: list[asyncio.Server] = []
@@ -149,7 +156,7 @@ class FaultProxy:
             writer.transport.abort()
             return
         try:
-            up_reader, up_writer = await asyncio.open_connection(*upstream)
+            up_reader, up_writer = await self._connect(upstream)
         except OSError:
             writer.transport.abort()
             return
@@ -167,6 +174,16 @@ class FaultProxy:
             self._writers -= pair
             for one in pair:
                 one.transport.abort()
+
+    async def _connect(self, upstream: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return await asyncio.open_connection(*upstream)
+            except OSError:
+                if self._refuses or time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, flows: asyncio.Event) -> None:
         with contextlib.suppress(OSError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from bk_cli.local.children import free_ports
 from tests.trials.kit.proxy import FaultProxy, ProxyThread
 
 QUIET_S = 0.15
@@ -129,3 +130,15 @@ def test_what_a_stall_holds_back_is_lost_with_the_connection(proxy: FaultProxy, 
     with connected(proxy) as one:
         assert answer(one, b"c") == b"c"
     assert echo.got == b"ac"
+
+
+def test_a_patient_connection_waits_for_an_upstream_that_does_not_listen_yet(echo: Echo) -> None:
+    proxies = ProxyThread()
+    (port,) = free_ports(1)
+    patient = proxies.add((HOST, 0), (HOST, port), patience_s=5)
+    with connected(patient) as one:
+        assert is_silent(one)
+        late = proxies.add((HOST, port), (HOST, echo.port))
+        assert answer(one, b"a") == b"a"
+        late.close()
+    proxies.close()
