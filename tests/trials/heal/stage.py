@@ -150,6 +150,7 @@ class Stage:
                 report.problems += [f"{act}: {text}" for text in said]
         acted, checked = time.monotonic(), Checked()
         if not report.problems:
+            self._traffic.roll_log()
             report.problems += self._await_healed()
             report.times_s["healed after a turn"] = [time.monotonic() - acted]
         if not report.problems:

@@ -34,7 +34,7 @@ class Traffic:
     def __init__(self, cluster: HealCluster, folder: Path, rng: random.Random, lanes: tuple[str, ...]) -> None:
         self._cluster, self._folder, self._rng, self._lanes = cluster, folder, rng, lanes
         self._children: dict[str, Child] = {}
-        self._stopping = threading.Event()
+        self._stopping, self._rolling = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="traffic")
         folder.mkdir(parents=True, exist_ok=True)
         self._journals, self._journal = Journals(folder), Journal(str(folder / "traffic.journal"))
@@ -60,6 +60,11 @@ class Traffic:
             child.release()
             self._journal.say("died", client=name)
         self._children.clear()
+
+    def roll_log(self) -> None:
+        """Kill the leader of the log soon, so that the next leader closes the ledger that is open now. A copy about
+        which a bookie is unsure is checked only when its ledger is closed."""
+        self._rolling.set()
 
     def recover_rest(self) -> None:
         """Take over the ledgers that the writers left at their end."""
@@ -87,6 +92,9 @@ class Traffic:
             self._keep("writer", WRITERS, "write", pace_s=PACE_S)
             self._keep("reader", 1, "read")
             self._keep("leader", 1, "lead", epoch=self._names + 1)
+            if self._rolling.is_set():
+                self._rolling.clear()
+                self._kill_one(("leader",))
             if time.monotonic() > kill_at:
                 self._kill_one()
                 kill_at = time.monotonic() + self._rng.uniform(*KILL_EVERY_S)
@@ -122,9 +130,9 @@ class Traffic:
         self._recoverers.pop(name, None)
         self._journal.say("died", client=name)
 
-    def _kill_one(self) -> None:
-        """Kill a writer, a leader or a recoverer at a random moment."""
-        among = [name for name in self._children if not name.startswith("reader")]
+    def _kill_one(self, kinds: tuple[str, ...] = ("writer", "leader", "recoverer")) -> None:
+        """Kill one client of these kinds, if any runs."""
+        among = [name for name in self._children if name.startswith(kinds)]
         if among:
             name = self._rng.choice(among)
             self._children[name].signal(signal.SIGKILL)
