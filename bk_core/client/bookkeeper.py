@@ -250,7 +250,7 @@ class BookKeeper:
         check_arguments(password, digest_type, ledger_id)
         found = await self.read_metadata(ledger_id)
         digester = self.digester_of(ledger_id, found.value, password, digest_type)
-        await self.refresh_bookies()
+        await self._find_bookies(found.value)
         if recover and not found.value.is_closed:
             found, _ = await self.recover_ledger(digester, password)
         if found.value.is_closed:
@@ -348,6 +348,15 @@ class BookKeeper:
         than ``at_least`` are writable, sync with the metadata store and read again (M5)."""
         self.check_open()
         return self._know(*await asyncio.to_thread(self._read_bookies, at_least))
+
+    async def _find_bookies(self, metadata: LedgerMetadata) -> None:
+        """Give the transport the addresses of a ledger's bookies. For a closed ledger the addresses that were read
+        last are enough, if no watch has reported a change: a reader that fails to reach a bookie reads them again."""
+        seen = self.store.seen_bookies() if metadata.is_closed else None
+        if seen is None:
+            await self.refresh_bookies()
+        else:
+            self._know(*seen)
 
     def _know(self, writable: _Bookies, read_only: _Bookies) -> tuple[BookieId, ...]:
         self.transport.update_bookies([*read_only.values(), *writable.values()])

@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from bk_core.entries.batch import Bytes
+from bk_core.entries.batch import U32, Bytes
 from bk_core.entries.digest import crc32c
 from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import IntegrityError
@@ -132,15 +132,19 @@ class Directory:
         if len(region) != self.columns[k].size or crc32c(region) != self.columns[k].crc:
             _refuse(f"column {k} fails its check")
 
-    def payload_crc(self) -> int:
-        """Return the CRC32C of the whole entry, computed from the CRCs of its regions."""
-        return self.crc_behind(0)
 
-    def crc_behind(self, before: int) -> int:
-        """Return the CRC32C of some bytes and the whole entry behind them. ``before`` is the CRC32C of these bytes."""
-        sizes = np.array([0, self.size, self.offsets[0] - self.size, *(column.size for column in self.columns)])
-        crcs = [before, self.crc, self.head_crc, *(column.crc for column in self.columns)]
-        return CRC32C_TABLES.joined(np.array(crcs, dtype=np.uint32), sizes)
+def crcs_behind(before: Sequence[int], directories: Sequence[Directory]) -> U32:
+    """Return for each directory the CRC32C of some bytes and the whole entry behind them, computed from the CRCs of the
+    entry's regions. ``before`` has the CRC32C of these bytes for each entry. Entries are below 16 MiB."""
+    crcs, behind, starts = list[int](), list[int](), list[int]()
+    for crc, directory in zip(before, directories, strict=True):
+        starts.append(len(crcs))
+        end = directory.offsets[-1]
+        crcs += [crc, directory.crc, directory.head_crc, *(column.crc for column in directory.columns)]
+        behind += [end, end - directory.size, *(end - offset for offset in directory.offsets)]
+    shifted = CRC32C_TABLES.shift(np.array(crcs, dtype=np.uint32), np.array(behind, dtype=np.uint32))
+    found: U32 = np.bitwise_xor.reduceat(shifted, starts) if starts else shifted
+    return found
 
 
 def bytes_max(columns: int) -> int:

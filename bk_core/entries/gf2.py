@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bk_core.entries.batch import I64, U8, U32
+from bk_core.entries.batch import U8, U32
 
 HEADER_BYTES = 32
 CACHED_LENGTHS = 256  # 32 KiB each
@@ -108,12 +108,6 @@ class CrcTables:
     def shift_one(self, crc: int, length: int) -> int:
         """Return a CRC after ``length`` bytes, below 16 MiB, were appended to its message."""
         return int(self.shift(np.array([crc], dtype=np.uint32), np.array([length], dtype=np.uint32))[0])
-
-    def joined(self, crcs: U32, lengths: I64) -> int:
-        """Return the CRC of several pieces joined, from the CRC and the length of each. Together they are below 16
-        MiB."""
-        behind = int(lengths.sum()) - np.cumsum(lengths)
-        return int(np.bitwise_xor.reduce(self.shift(crcs, behind.astype(np.uint32)))) if crcs.size else 0
 
     def _shifted_header(self, length: int) -> U32:
         """Return the header tables, shifted by ``length`` bytes of payload after the header."""

@@ -30,7 +30,7 @@ from bk_core.entries.frame import (
     FrameKind,
     assemble,
     batch_of,
-    check_frame,
+    check_header,
     column_bytes,
     columns_of,
     decode_frame,
@@ -118,20 +118,23 @@ class Heads:
             return part.batch
         whole = part.whole
         digests = whole.digests if digester.digest_bytes else None
-        columns = (whole.entry_ids(), whole.entry_lacs(), whole.cumulative_lengths())
-        numbers = zip(*(column.tolist() for column in columns), strict=True)
-        for k, (view, its) in enumerate(zip(part.batch.entry_views(), numbers, strict=True)):
-            length = int(whole.lengths[k])
-            header = ENTRY_HEADER.pack(digester.ledger_id, *its)
-            directory = arrow_directory.parse(view, length)
-            crc = directory.crc_behind(crc32c(header))
-            if digests is not None and crc.to_bytes(4, "big") != digests[k].tobytes():
+        ids = whole.entry_ids().tolist()
+        views = part.batch.entry_views()
+        found = [
+            arrow_directory.parse(view, length) for view, length in zip(views, whole.lengths.tolist(), strict=True)
+        ]
+        if digests is not None:
+            numbers = zip(ids, whole.entry_lacs().tolist(), whole.cumulative_lengths().tolist(), strict=True)
+            headers = [crc32c(ENTRY_HEADER.pack(digester.ledger_id, *its)) for its in numbers]
+            wrong = arrow_directory.crcs_behind(headers, found) != digests.reshape(-1).view(">u4")
+            if wrong.any():
                 raise IntegrityError(
                     "a directory does not belong to its entry",
-                    value=f"ledger {digester.ledger_id}, entry {its[0]}",
+                    value=f"ledger {digester.ledger_id}, entry {ids[int(wrong.argmax())]}",
                     remedy="read another copy",
                 )
-            self._parsed[its[0]] = view[: directory.size], directory
+        for entry_id, view, directory in zip(ids, views, found, strict=True):
+            self._parsed[entry_id] = view[: directory.size], directory
         return part.batch
 
     def directory(self, entry_id: EntryId, head: memoryview) -> Directory:
@@ -269,7 +272,9 @@ def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
 
 
 def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cut) -> _Part:
-    check_frame(frame, header)
+    """Return the parts in a frame that the bookie cut. The caller checks each part, so the CRC of all of them together
+    is not computed."""
+    check_header(frame, header)
     if header.ledger_id != digester.ledger_id or header.digest_type != digester.digest_type:
         raise IntegrityError("a bookie answered with parts of another ledger", value=f"ledger {header.ledger_id}")
     if not digester.digest_type.has_parts:

@@ -27,7 +27,6 @@ from bk_core.entries.arrow_directory import (
     rounded_outward,
 )
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
-from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 
@@ -77,10 +76,16 @@ def test_regions_cover_the_entry_and_their_checksums_make_its_digest(sizes: list
     assert [place.start for place in places] == [0, *(place.stop for place in places[:-1])]
     assert places[-1].stop == len(data)
     assert told.offsets[0] % unit == 0
-    assert told.payload_crc() == crc32c(data)
     header = ENTRY_HEADER.pack(7, 12, 11, 4711)
-    bound = CRC32C_TABLES.shift_one(crc32c(header), len(data)) ^ told.payload_crc()
-    assert bound.to_bytes(4, "big") == Digester(DigestType.CRC32C, b"", 7).digest(header, data)
+    other = entry(REGIONS[:1], [NO_BOUNDS])
+    before = [crc32c(header), 0, crc32c(b"other")]
+    bound = arrow_directory.crcs_behind(before, [told, told, read(other)]).tolist()
+    assert bound == [crc32c(header + data), crc32c(data), crc32c(b"other" + other)]
+    assert bound[0].to_bytes(4, "big") == Digester(DigestType.CRC32C, b"", 7).digest(header, data)
+
+
+def test_no_directories_have_no_checksums() -> None:
+    assert arrow_directory.crcs_behind([], []).tolist() == []
 
 
 def test_every_flipped_bit_is_noticed_by_the_check_of_its_region() -> None:
