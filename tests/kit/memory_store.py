@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,6 +76,8 @@ class MemoryCluster:
         self._nodes: dict[str, _Node] = {"/": _Node(b"", clock_ms(), clock_ms())}
         self._watches: dict[_WatchKey, list[tuple[int, Watcher]]] = defaultdict(list)
         self._session_ids = itertools.count(1)
+        self.listed = Counter[str]()
+        """How often the children of each path were read."""
 
     def new_session(self) -> int:
         """Return the number of a new session."""
@@ -117,6 +119,7 @@ class MemoryCluster:
 
     def children(self, path: str, session_id: int, watch: Watcher | None) -> list[str]:
         with self._lock:
+            self.listed[path] += 1
             names = sorted(self._node(path).children)
             self._add_watch("children", path, session_id, watch)
             return names
