@@ -7,6 +7,7 @@ import importlib
 import struct
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,20 @@ def broker_reading(world: World) -> Callable[[], Run]:
 
 def broker_idle(world: World) -> Callable[[], Run]:
     return lambda: _broker_share(world, lambda: time.sleep(IDLE_S))
+
+
+def broker_asked(world: World) -> Callable[[], Run]:
+    """Measure what the broker uses while a client only asks it, once a second, where a topic ends."""
+    name, _ = topic_of(world, 1_000, True)
+    url = world.of(Pulsar).broker.web_url + "/admin/v2/" + name.replace("://", "/") + "/internalStats"
+
+    def asking() -> None:
+        for _ in range(int(IDLE_S)):
+            with urllib.request.urlopen(url) as answer:
+                answer.read()
+            time.sleep(1)
+
+    return lambda: _broker_share(world, asking)
 
 
 def _broker_share(world: World, work: Callable[[], None]) -> Run:
@@ -307,7 +322,10 @@ MEASUREMENTS = (
         ("topic_broker_cpu",), "% of a core", broker_reading, wanted=(2,), less_is_better=True,
         note="the broker's processor time while our client reads a topic of 1 KB messages again and again; each read "
         "asks it where the topic ends",
-        peers=(Peer("raw", broker_idle, (None,), "idle", note="the broker while nobody asks it for anything"),),
+        peers=(
+            Peer("raw", broker_idle, (None,), "idle", note="the broker while nobody asks it for anything"),
+            Peer("raw", broker_asked, (None,), "asked", note="the ceiling: one bare GET of internalStats a second"),
+        ),
     ),
     Measurement(
         ("topic_avro_columns",), "k values/s", avro_columns, per=1e3, kinds=(CLIENT,),
