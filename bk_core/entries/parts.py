@@ -30,7 +30,7 @@ from bk_core.entries.frame import (
     FrameKind,
     assemble,
     batch_of,
-    check_header,
+    check_frame,
     column_bytes,
     columns_of,
     decode_frame,
@@ -272,9 +272,7 @@ def _whole(frame: memoryview, digester: Digester, cut: Cut) -> _Part:
 
 
 def _partial(header: FrameHeader, frame: memoryview, digester: Digester, cut: Cut) -> _Part:
-    """Return the parts in a frame that the bookie cut. The caller checks each part, so the CRC of all of them together
-    is not computed."""
-    check_header(frame, header)
+    check_frame(frame, header)
     if header.ledger_id != digester.ledger_id or header.digest_type != digester.digest_type:
         raise IntegrityError("a bookie answered with parts of another ledger", value=f"ledger {header.ledger_id}")
     if not digester.digest_type.has_parts:
