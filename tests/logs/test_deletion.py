@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import datetime
 
 import pytest
 
@@ -49,7 +51,8 @@ async def test_a_deleted_log_is_gone_and_says_so_and_its_name_is_free() -> None:
         assert bookkeeper.store.list_logs() == ["event"]
         with pytest.raises(NoSuchLogError) as caught:
             await log.head()
-        assert "it was deleted at " in str(caught.value)
+        (when,) = re.findall(r"it was deleted at (\S+Z)", str(caught.value))
+        assert datetime.fromisoformat(when).timestamp() == deleted.deleted_ms // 1000
         assert "event" in caught.value.remedy
         with pytest.raises(NoSuchLogError):
             await log.delete()

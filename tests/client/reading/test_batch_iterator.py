@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -362,3 +363,28 @@ def test_leaving_a_loop_early_ends_the_source(thread: LoopThread, is_ahead: bool
         break
     del items
     assert ended.wait(WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Python 3.12 on warns of exactly what is tested
+def test_a_forked_child_that_closes_an_iterator_leaves_the_source_of_its_parent_alone() -> None:
+    ticks, loop = Ticks(), asyncio.new_event_loop()
+
+    async def begun() -> BatchIterator[int]:
+        ticks.tick()
+        iterator = BatchIterator(ticks())
+        assert await anext(iterator) == 0
+        return iterator
+
+    iterator = loop.run_until_complete(begun())
+    child = os.fork()
+    if not child:
+        code = 2
+        try:
+            asyncio.run(iterator.aclose())
+            code = int(ticks.ended.is_set())
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    loop.run_until_complete(iterator.aclose())
+    assert ticks.ended.is_set()
+    loop.close()
