@@ -250,7 +250,10 @@ class BookKeeper:
         check_arguments(password, digest_type, ledger_id)
         found = await self.read_metadata(ledger_id)
         digester = self.digester_of(ledger_id, found.value, password, digest_type)
-        await self._find_bookies(found.value)
+        if found.value.is_closed:  # a reader that fails to reach a bookie reads the registrations again
+            await self._known_bookies()
+        else:
+            await self.refresh_bookies()
         if recover and not found.value.is_closed:
             found, _ = await self.recover_ledger(digester, password)
         if found.value.is_closed:
@@ -349,14 +352,13 @@ class BookKeeper:
         self.check_open()
         return self._know(*await asyncio.to_thread(self._read_bookies, at_least))
 
-    async def _find_bookies(self, metadata: LedgerMetadata) -> None:
-        """Give the transport the addresses of a ledger's bookies. For a closed ledger the addresses that were read
-        last are enough, if no watch has reported a change: a reader that fails to reach a bookie reads them again."""
-        seen = self.store.seen_bookies() if metadata.is_closed else None
-        if seen is None:
-            await self.refresh_bookies()
-        else:
-            self._know(*seen)
+    async def _known_bookies(self, *, at_least: int = 0) -> tuple[BookieId, ...]:
+        """Do the same as :meth:`refresh_bookies`, but send no request if no watch has reported a change since the
+        bookies were last read, and at least ``at_least`` were writable then."""
+        seen = self.store.seen_bookies()
+        if seen is None or len(seen[0]) < at_least:
+            return await self.refresh_bookies(at_least=at_least)
+        return self._know(*seen)
 
     def _know(self, writable: _Bookies, read_only: _Bookies) -> tuple[BookieId, ...]:
         self.transport.update_bookies([*read_only.values(), *writable.values()])
@@ -386,11 +388,7 @@ class BookKeeper:
 
     async def choose_bookies(self, size: int, write_quorum: int) -> tuple[BookieId, ...]:
         """Choose the bookies of a new ledger. Raises NotEnoughBookiesError."""
-        seen = self.store.seen_bookies()
-        if seen is None or len(seen[0]) < size:
-            writable = await self.refresh_bookies(at_least=size)
-        else:
-            writable = self._know(*seen)
+        writable = await self._known_bookies(at_least=size)
         landscape = await self._surveyor.landscape()
         chosen = self._choose(writable, size, write_quorum, landscape)
         self._surveyor.warn_of_few_racks(landscape, chosen, write_quorum)
