@@ -25,8 +25,8 @@ SYNC_TICKS = 30
 LAG_MAX_S = SYNC_TICKS * TICK_MS / 1000
 READY_S = 40.0
 LEADER_LISTENS_S = 2.0
-"""A follower may reach the proxy of a leader that does not listen yet. If that connection broke, the follower would
-begin another election, and the leader would wait for it for 12 s (``initLimit``)."""
+"""The maximum time, in seconds, for which a proxy waits until the leader behind it listens. If the connection broke, the
+follower would begin another election, and the leader would wait for the follower for 12 s (``initLimit``)."""
 _POLL_S = 0.02
 
 _QUORUM = f"""\
@@ -102,10 +102,11 @@ class ZooKeeperEnsemble:
         """Wait until every server serves."""
         deadline = time.monotonic() + READY_S
         while not all(server.mode() for server in self.servers):
-            assert time.monotonic() < deadline, self._logs()
+            assert time.monotonic() < deadline, self._why_not_ready()
             time.sleep(_POLL_S)
 
-    def _logs(self) -> str:
+    def _why_not_ready(self) -> str:
+        """Return the mode of each server and the end of its log."""
         ends = [
             f"server {s.number}, {s.mode() or 'silent'}:\n{last_lines(s.log_path)}" for s in self.servers if s.log_path
         ]

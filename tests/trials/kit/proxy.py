@@ -155,9 +155,11 @@ class FaultProxy:
         if self._refuses:
             writer.transport.abort()
             return
+        self._writers.add(writer)  # a fault breaks a connection that waits for its upstream, too
         try:
             up_reader, up_writer = await self._connect(upstream)
         except OSError:
+            self._writers.discard(writer)
             writer.transport.abort()
             return
         pair = {writer, up_writer}

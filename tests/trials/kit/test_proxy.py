@@ -135,10 +135,14 @@ def test_what_a_stall_holds_back_is_lost_with_the_connection(proxy: FaultProxy, 
 def test_a_patient_connection_waits_for_an_upstream_that_does_not_listen_yet(echo: Echo) -> None:
     proxies = ProxyThread()
     (port,) = free_ports(1)
-    patient = proxies.add((HOST, 0), (HOST, port), patience_s=5)
+    patient = proxies.add((HOST, 0), (HOST, port), patience_s=30)
+    with connected(patient) as one, connected(patient) as other:
+        assert is_silent(one)
+        patient.cut()
+        assert is_broken(one)
+        assert is_broken(other)
     with connected(patient) as one:
         assert is_silent(one)
-        late = proxies.add((HOST, port), (HOST, echo.port))
+        proxies.add((HOST, port), (HOST, echo.port))
         assert answer(one, b"a") == b"a"
-        late.close()
     proxies.close()
