@@ -45,7 +45,7 @@ SLOW_TEST_S = 300
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all is collected
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_START)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library spends 0.1 s of each process on its threads
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's library spends up to 0.1 s of a process on its threads
     zookeeper_classes.use()
     spark_classes.use()
     children.PORTS = _own_ports(children.PORTS)
