@@ -322,7 +322,7 @@ MEASUREMENTS = (
         "asks it where the topic ends",
         peers=(
             Peer("raw", broker_idle, (None,), "idle", note="the broker while nobody asks it for anything"),
-            Peer("raw", broker_asked, (None,), "asked", note="a bare GET of internalStats a second, about as often as our reads ask"),
+            Peer("raw", broker_asked, (None,), "asked", note="one bare GET of internalStats a second"),
         ),
     ),
     Measurement(

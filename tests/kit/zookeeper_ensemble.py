@@ -25,8 +25,8 @@ SYNC_TICKS = 30
 LAG_MAX_S = SYNC_TICKS * TICK_MS / 1000
 READY_S = 40.0
 LEADER_LISTENS_S = 2.0
-"""The maximum time, in seconds, for which a proxy waits until the leader behind it listens. If the connection broke, the
-follower would begin another election, and the leader would wait for the follower for 12 s (``initLimit``)."""
+"""The maximum time, in seconds, for which a proxy waits until the leader behind it listens. If the connection broke,
+the follower would begin another election, and the leader would wait for it for 12 s (``initLimit``)."""
 _POLL_S = 0.02
 
 _QUORUM = f"""\
