@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one topic or partition in order. Another thread makes rows, so that the event loop can receive entries
-meanwhile.
+"""Reads one topic or partition in order. Other threads make rows, one for each processor, so that the event loop can
+receive entries meanwhile.
 
 A read looks for the outcomes of transactions once it meets the first message of a transaction. It then scans the heads
 of all entries up to the end. They show which transactions were aborted, and where the first undecided message is.
@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from bk_core.client.bookkeeper import BookKeeper
+from bk_core.client.reading.made_in_order import made_in_order
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
@@ -42,7 +43,7 @@ logger = logging.getLogger("bk_core.pulsar")
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
-_Rows: TypeAlias = "tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]"
+_Rows: TypeAlias = "tuple[Heads, Iterator[pa.RecordBatch]]"
 _Lack: TypeAlias = LookBack | frozenset[int]
 """The chunks or the schema versions that must be found before rows can be made of some entries."""
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -53,9 +54,9 @@ PIECE_BYTES = 4 << 20
 COPY_PIECE_BYTES = 32 << 20
 """The size, in bytes, of the pieces in which chunks are looked for in a copy. It is larger than for bookies, because a
 piece is read from the begin of its block, which has 64 MiB by Pulsar's default."""
-MADE_TOGETHER = 4
-"""The number of record batches that are made before the first of them is yielded. A few short entries may have many
-batches of some tens of megabytes each."""
+MADE_TOGETHER = 2
+"""The number of record batches of a group that are made before the first of them is yielded. A few short entries may
+have many batches of some tens of megabytes each."""
 AHEAD_BYTES = 16 << 20
 """The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
@@ -167,6 +168,23 @@ class LedgerReads:
                     yield pieces[number], batch
 
 
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Entries that arrived together. ``rows`` makes their rows, and ``made`` are the rows that wait for the reader.
+    ``following`` is the entry after them, or None in the ledger of a compacted topic. ``is_done`` is set once the
+    reader has all rows."""
+
+    rows: Iterator[pa.RecordBatch]
+    following: EntryPosition | None
+    made: list[pa.RecordBatch] = field(default_factory=list)
+    is_done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def make(self) -> _Group:
+        """Make the first rows."""
+        self.made = _some(self.rows)
+        return self
+
+
 class PartitionReading:
     """Makes the rows of one topic or partition, range after range. Between two calls it keeps the chunks of unfinished
     messages and the states of transactions."""
@@ -180,6 +198,7 @@ class PartitionReading:
         self._looked_for = set[int]()  # versions of the schema
         self._transactions: Transactions | None = None
         self._known_to = EntryPosition(-1, -1)
+        self._restart: EntryPosition | None = None
         self.position: EntryPosition | None = None
         """The entry after the last one that was processed, whether it had rows or not; None before the first."""
 
@@ -195,33 +214,46 @@ class PartitionReading:
         if self._transactions is not None and self._transactions.undecided:
             left = await self._decided(left, beyond)
         while left:
-            restart = None
-            async with aclosing(self._reads.read_all(left, AHEAD_BYTES)) as batches:
-                async for piece, batch in batches:
-                    made = await self._with_what_they_lack(piece, batch, bounds)
-                    if made is None:
-                        restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
-                        break
-                    some, more = made
-                    while some:
-                        for found in some:
+            self._restart = None
+            async with aclosing(made_in_order(self._groups(left, bounds), _Group.make)) as groups:
+                async for group in groups:
+                    while group.made:
+                        for found in group.made:
                             yield found
-                        some = await asyncio.to_thread(_some, more) if len(some) == MADE_TOGETHER else []
+                        full = len(group.made) == MADE_TOGETHER
+                        group.made = await asyncio.to_thread(_some, group.rows) if full else []
+                    group.is_done.set()
                     self._report()
-                    if not piece.is_compacted:
-                        self.position = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
-            if restart is None:
+                    self.position = group.following or self.position
+            if self._restart is None:
                 return
-            left = await self._decided(_from(left, restart), beyond)
+            left = await self._decided(_from(left, self._restart), beyond)
+
+    async def _groups(self, ranges: Ranges, bounds: Bounds) -> AsyncGenerator[_Group, None]:
+        """Yield the groups of entries whose rows can be made. Stop before the first group for which the outcomes of
+        transactions must be found, and set ``_restart`` to its first entry. After a group with chunks, the next group
+        is yielded once all rows of that group are made, because it may have further chunks of the same messages."""
+        async with aclosing(self._reads.read_all(ranges, AHEAD_BYTES)) as batches:
+            async for piece, batch in batches:
+                found = await self._with_what_they_lack(piece, batch, bounds)
+                if found is None:
+                    self._restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
+                    return
+                heads, rows = found
+                behind = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
+                group = _Group(rows, None if piece.is_compacted else behind)
+                yield group
+                if heads.has_chunks:
+                    await group.is_done.wait()
 
     async def _with_what_they_lack(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | None:
-        """Return the result of :meth:`_made`, after finding the chunks and schema versions that it needs."""
-        while isinstance(made := await asyncio.to_thread(self._made, piece, batch, bounds), LookBack | frozenset):
-            await self._find(made)
-        return made
+        """Return the result of :meth:`_begun`, after finding the chunks and schema versions that it needs."""
+        while isinstance(begun := await asyncio.to_thread(self._begun, piece, batch, bounds), LookBack | frozenset):
+            await self._find(begun)
+        return begun
 
-    def _made(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | _Lack | None:
-        """Return the first rows of some entries, and an iterator of the others. If chunks or versions of the schema
+    def _begun(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | _Lack | None:
+        """Return the heads of some entries, and an iterator that makes their rows. If chunks or versions of the schema
         must be found first, return these. If the outcomes of transactions must be found first, return None. Each is
         looked for only once."""
         heads = self._maker.heads(batch, compacted=piece.is_compacted)
@@ -231,8 +263,7 @@ class PartitionReading:
             return missing
         if self._maker.values is not None and (unknown := self._maker.values.unknown(heads) - self._looked_for):
             return frozenset(unknown)
-        rows = self._maker.rows(heads, bounds, self._committed(heads))
-        return _some(rows), rows
+        return heads, self._maker.rows(heads, bounds, self._committed(heads))
 
     async def _find(self, lack: _Lack) -> None:
         """Find the chunks or the schema versions that some entries lack."""

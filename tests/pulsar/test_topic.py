@@ -25,12 +25,14 @@ from bk_core.errors import (
     WrongPasswordError,
 )
 from bk_core.model import LedgerState
+from bk_core.pulsar.messages import decoder
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds, TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from bk_core.pulsar.offloaded.access import OffloadStorage
 from bk_core.pulsar.planning import TopicEnd
 from bk_core.pulsar.proto import managed_ledger_pb2 as proto
+from bk_core.pulsar.reading import MADE_TOGETHER
 from bk_core.pulsar.tailing import POLL_S
 from bk_core.pulsar.topic import Topic
 from tests.kit import pulsar_entries as kit
@@ -134,6 +136,26 @@ async def test_chunked_message_is_read_by_the_read_that_has_its_last_chunk() -> 
             assert await following(world, tail, 3) == [b"y", b"abc", b"z"]
         await world.trim(NAME)
         assert await values(topic, EntryPosition(second.ledger_id, 0)) == [b"y", b"z"]
+
+
+async def test_chunks_of_a_message_are_joined_although_entries_before_the_first_take_long() -> None:
+    slow = [kit.entry(b"%d" % number, compression=2) for number in range(3000)]
+    async with pulsar_world() as world:
+        await world.ledger(NAME, [*slow, chunk(0, b"a")])
+        await world.ledger(NAME, [chunk(1, b"b")])
+        await world.ledger(NAME, [chunk(2, b"c"), kit.entry(b"z")])
+        assert (await values(world.topic(NAME)))[3000:] == [b"abc", b"z"]
+
+
+async def test_entries_with_many_record_batches_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "BYTES_AT_ONCE", 100)  # a batch has few entries then
+    async with pulsar_world() as world:
+        wanted = [b"%04d" % number for number in range(200)]
+        await world.ledger(NAME, plain(*wanted[:150]))
+        await world.ledger(NAME, plain(*wanted[150:]))
+        table = await world.topic(NAME).to_arrow(columns=["value"])
+        assert table["value"].num_chunks > 2 * MADE_TOGETHER
+        assert table["value"].to_pylist() == wanted
 
 
 def chunk(number: int, body: bytes) -> bytes:

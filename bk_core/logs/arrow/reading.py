@@ -9,8 +9,6 @@ takes rows slowly.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.reading.column_reads import WINDOW_BYTES
+from bk_core.client.reading.made_in_order import made_in_order
 from bk_core.client.reading.pull import Pull
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.columns.log_rows import LogRows, check_written
@@ -41,8 +40,6 @@ WHOLE_BYTES = 8 << 20
 AHEAD_BYTES = 24 << 20
 """The maximum size, in payload bytes, of all windows that are read at the same time. It is a few windows, so that
 several bookies send entries while others are decoded."""
-THREADS = os.cpu_count() or 1
-"""The number of threads that make columns for a whole table: one for each processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +95,10 @@ class LogScan:
 
     async def table(self) -> pa.Table:
         """Return all rows. Each processor has a thread that makes columns, while more entries are received."""
-        made, making = list[Any](), deque[asyncio.Future[list[Any]]]()
-        source = self.ready()
-        try:
-            async for found in source:
-                if len(making) == THREADS:
-                    made += await making.popleft()
-                making.append(asyncio.ensure_future(asyncio.to_thread(self._made, found)))
-            while making:
-                made += await making.popleft()
-        finally:
-            await source.aclose()
-            await asyncio.gather(*making, return_exceptions=True)
+        made = list[Any]()
+        async with aclosing(made_in_order(self.ready(), self._made)) as lists:
+            async for found in lists:
+                made += found
         return self.rows.table(made)
 
     def _made(self, found: Sequence[Numbered]) -> list[pa.RecordBatch]:

@@ -94,6 +94,11 @@ class Heads:
         return self.metadata.has(MARKER)
 
     @property
+    def has_chunks(self) -> bool:
+        """Whether an entry is a chunk of a message."""
+        return bool((self.metadata.number(CHUNKS) > 1).any())
+
+    @property
     def in_transaction(self) -> Mask:
         """The rows that belong to a transaction, which are messages and markers."""
         return self.metadata.has(TXN_MOST) & self.metadata.has(TXN_LEAST)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes rows from the entries of one topic or partition. It does no I/O.
 
+Rows of several groups of entries may be made on several threads at the same time, unless the entries have chunks.
+
 A chunked message has the id of its last chunk, and belongs to the range with that chunk. A reader whose range does not
 begin at the first entry of the topic may lack earlier chunks. So before it makes rows from some entries, it calls
 :meth:`RowMaker.missing`, and reads backwards from the beginning of its range until :class:`LookBack` has them.
@@ -46,7 +48,6 @@ class RowMaker:
         self._options = options or DecodeOptions()
         self._decoder = MessageDecoder(str(topic), self._options)
         self._together_max = max(1, VALUES_AT_ONCE // (1 if values is None else types_in(values.columns.values())))
-        self._reported: EntryPosition | None = None
 
     def heads(self, batch: EntryBatch, *, compacted: bool = False) -> Heads:
         """Return the heads of the next entries. ``compacted`` says that they are from the ledger of a compacted
@@ -76,12 +77,17 @@ class RowMaker:
             chosen = within(part, bounds)
             if not len(chosen):
                 continue
-            for some, columns in self._decoded(chosen):
-                left, made = self._with_keys(some, columns) if KEY in self._schema.names else (some, columns)
+            reported = set[EntryPosition]()
+            for some, columns in self._decoded(chosen, reported):
+                left, made = some, columns
+                if KEY in self._schema.names:
+                    left, made = self._with_keys(some, columns, reported)
                 if len(left):
                     yield record_batch(left, self._schema, str(self.topic), self.topic.partition, made)
 
-    def _decoded(self, found: Messages) -> Iterator[tuple[Messages, Mapping[str, pa.Array]]]:
+    def _decoded(
+        self, found: Messages, reported: set[EntryPosition]
+    ) -> Iterator[tuple[Messages, Mapping[str, pa.Array]]]:
         """Yield the messages whose values can be decoded, with the columns of these values. If the messages have too
         many values together, they are decoded in halves."""
         if self.values is None:
@@ -94,15 +100,17 @@ class RowMaker:
             columns, problems = self.values.decode(found, wanted)
         except TooManyValuesError:
             is_first = np.arange(len(found)) < len(found) // 2
-            yield from self._decoded(taken(found, is_first))
-            yield from self._decoded(taken(found, ~is_first))
+            yield from self._decoded(taken(found, is_first), reported)
+            yield from self._decoded(taken(found, ~is_first), reported)
             return
-        yield self._without(problems, found, columns, self._undecodable)
+        yield self._without(problems, found, columns, self._undecodable, reported)
 
-    def _with_keys(self, found: Messages, columns: Mapping[str, pa.Array]) -> tuple[Messages, dict[str, pa.Array]]:
+    def _with_keys(
+        self, found: Messages, columns: Mapping[str, pa.Array], reported: set[EntryPosition]
+    ) -> tuple[Messages, dict[str, pa.Array]]:
         """Return the messages whose keys can be decoded, and their columns including the column of keys."""
         keys, problems = keys_of(found)
-        return self._without(problems, found, {**columns, KEY: keys}, self._bad_key)
+        return self._without(problems, found, {**columns, KEY: keys}, self._bad_key, reported)
 
     def _without(
         self,
@@ -110,17 +118,19 @@ class RowMaker:
         found: Messages,
         columns: Mapping[str, pa.Array],
         error: Callable[[EntryPosition, str], TopicError],
+        reported: set[EntryPosition],
     ) -> tuple[Messages, dict[str, pa.Array]]:
-        """Return the messages without problems, and their part of the columns. Report one error for each entry."""
+        """Return the messages without problems, and their part of the columns. Report one error for each entry that is
+        not in ``reported`` yet."""
         if not problems:
             return found, dict(columns)
         entries = dict[int, list[str]]()
         for at in sorted(problems):
             entries.setdefault(int(found.columns.entry[at]), []).append(problems[at])
         for row, reasons in entries.items():
-            if (where := found.heads.position(row)) == self._reported:
+            if (where := found.heads.position(row)) in reported:
                 continue
-            self._reported = where
+            reported.add(where)
             more = f" (the first of {len(reasons)} messages)" if len(reasons) > 1 else ""
             self._decoder.report(error(where, f"{reasons[0]}{more}"))
         keep = np.ones(len(found), dtype=np.bool_)
