@@ -22,7 +22,7 @@ from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, NoSuchEntryError, NoSuchLedgerError
-from bk_core.pulsar.gathering import Received, gathered
+from bk_core.pulsar.gathering import Gathered, Received, gathered, joined
 from bk_core.pulsar.messages.decoder import DecodeOptions
 from bk_core.pulsar.messages.heads import Heads, read_heads
 from bk_core.pulsar.messages.row_maker import LookBack, RowMaker, without
@@ -153,8 +153,8 @@ class LedgerReads:
                 del self._readers[ledger_id]
                 await _end(shared.opening)
 
-    def read_all(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
-        """Yield the entries of all ranges in order. They are read ahead, and batches that have arrived are joined."""
+    def read_all(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Gathered, None]:
+        """Yield the entries of all ranges in order, as :func:`gathered`. They are read ahead."""
         return gathered(self._ahead(ranges, bytes_max))
 
     async def _ahead(self, ranges: Iterable[TopicRange], bytes_max: int) -> AsyncGenerator[Received, None]:
@@ -234,29 +234,29 @@ class PartitionReading:
         transactions must be found, and set ``_restart`` to its first entry. After a group with chunks, the next group
         is yielded once all rows of that group are made, because it may have further chunks of the same messages."""
         async with aclosing(self._reads.read_all(ranges, AHEAD_BYTES)) as batches:
-            async for piece, batch in batches:
-                found = await self._with_what_they_lack(piece, batch, bounds)
+            async for piece, some in batches:
+                found = await self._with_what_they_lack(piece, some, bounds)
                 if found is None:
-                    self._restart = EntryPosition(batch.ledger_id, batch.first_entry_id)
+                    self._restart = EntryPosition(some[0].ledger_id, some[0].first_entry_id)
                     return
                 heads, rows = found
-                behind = EntryPosition(batch.ledger_id, batch.last_entry_id + 1)
+                behind = EntryPosition(some[-1].ledger_id, some[-1].last_entry_id + 1)
                 group = _Group(rows, None if piece.is_compacted else behind)
                 yield group
                 if heads.has_chunks:
                     await group.is_done.wait()
 
-    async def _with_what_they_lack(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | None:
+    async def _with_what_they_lack(self, piece: TopicRange, batches: list[EntryBatch], bounds: Bounds) -> _Rows | None:
         """Return the result of :meth:`_begun`, after finding the chunks and schema versions that it needs."""
-        while isinstance(begun := await asyncio.to_thread(self._begun, piece, batch, bounds), LookBack | frozenset):
+        while isinstance(begun := await asyncio.to_thread(self._begun, piece, batches, bounds), LookBack | frozenset):
             await self._find(begun)
         return begun
 
-    def _begun(self, piece: TopicRange, batch: EntryBatch, bounds: Bounds) -> _Rows | _Lack | None:
+    def _begun(self, piece: TopicRange, batches: list[EntryBatch], bounds: Bounds) -> _Rows | _Lack | None:
         """Return the heads of some entries, and an iterator that makes their rows. If chunks or versions of the schema
         must be found first, return these. If the outcomes of transactions must be found first, return None. Each is
         looked for only once."""
-        heads = self._maker.heads(batch, compacted=piece.is_compacted)
+        heads = self._maker.heads(joined(batches), compacted=piece.is_compacted)
         if self._must_look(piece, heads):
             return None
         if self._first is not None and not piece.is_compacted and (missing := self._maker.missing(heads)) is not None:
@@ -312,9 +312,9 @@ class PartitionReading:
         known = [*ranges, *(await beyond() if beyond is not None else ())]
         new = _from(known, EntryPosition(self._known_to.ledger_id, self._known_to.entry_id + 1))
         async with aclosing(self._reads.read_all(new, SCAN_AHEAD_BYTES)) as batches:
-            async for _, batch in batches:
-                await asyncio.to_thread(_note, batch, transactions)
-                self._known_to = EntryPosition(batch.ledger_id, batch.last_entry_id)
+            async for _, some in batches:
+                await asyncio.to_thread(_note, some, transactions)
+                self._known_to = EntryPosition(some[-1].ledger_id, some[-1].last_entry_id)
         undecided = transactions.first_undecided
         return list(ranges) if undecided is None else clipped(list(ranges), undecided)
 
@@ -343,8 +343,8 @@ def _some(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return list(islice(rows, MADE_TOGETHER))
 
 
-def _note(batch: EntryBatch, transactions: Transactions) -> None:
-    read_heads(batch, check=False).note(transactions)
+def _note(batches: Sequence[EntryBatch], transactions: Transactions) -> None:
+    read_heads(joined(batches), check=False).note(transactions)
 
 
 def _from(ranges: Sequence[TopicRange], first: EntryPosition) -> list[TopicRange]:

@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerMetadata
-from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, follows, gathered
+from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, follows, gathered, joined
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit.pulsar_entries import ledger
@@ -38,7 +38,8 @@ async def test_what_came_meanwhile_is_joined_by_ledger() -> None:
     batches = [ledger([b"%d" % n], ledger_id=1 + n // 5, first=n % 5) for n in range(10)]
     found = list[EntryBatch]()
     async with aclosing(gathered(source(batches))) as taken:
-        async for at, batch in taken:
+        async for at, some in taken:
+            batch = joined(some)
             assert at.ledger_id == batch.ledger_id
             found.append(batch)
             await asyncio.sleep(0.02)  # all others come meanwhile
@@ -58,7 +59,7 @@ async def test_entries_that_do_not_follow_each_other_are_not_joined() -> None:
     batches = [ledger([b"a"], first=0), ledger([b"b"], first=5), ledger([b"c"], first=6)]
     async with aclosing(gathered(source(batches))) as taken:
         await asyncio.sleep(0.02)
-        found = [batch.entry_ids().tolist() async for _, batch in taken]
+        found = [joined(some).entry_ids().tolist() async for _, some in taken]
     assert sorted(id for ids in found for id in ids) == [0, 5, 6]
     assert [0] in found
 
@@ -68,8 +69,8 @@ async def test_error_comes_after_the_entries_before_it() -> None:
 
     async def read() -> None:
         async with aclosing(gathered(source([ledger([b"a"]), ledger([b"b"], first=1)], fails=True))) as taken:
-            async for _, batch in taken:
-                found.extend(batch.to_list())
+            async for _, some in taken:
+                found.extend(joined(some).to_list())
                 await asyncio.sleep(0.01)
 
     with pytest.raises(ValueError, match="the end"):
@@ -83,7 +84,7 @@ async def test_source_that_is_cancelled_is_not_taken_for_one_that_has_ended() ->
         raise asyncio.CancelledError
 
     async with aclosing(gathered(cancelled())) as taken:
-        assert (await anext(taken))[1].to_list() == [b"a"]
+        assert joined((await anext(taken))[1]).to_list() == [b"a"]
         with pytest.raises(asyncio.CancelledError):
             await anext(taken)
 
@@ -101,9 +102,9 @@ async def test_what_waits_is_bounded_and_its_source_ends_with_the_reader() -> No
             ended = True
 
     async with aclosing(gathered(endless())) as taken:
-        _, batch = await anext(taken)
+        await anext(taken)
         await asyncio.sleep(0.05)
         assert given <= (WAITING_BYTES_MAX + JOINED_BYTES_MAX >> 20) + 2
-        _, batch = await anext(taken)
-        assert batch.payload_bytes <= JOINED_BYTES_MAX + (1 << 20)
+        _, some = await anext(taken)
+        assert sum(batch.payload_bytes for batch in some) <= JOINED_BYTES_MAX + (1 << 20)
     assert ended
