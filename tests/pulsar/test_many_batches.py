@@ -77,11 +77,14 @@ def check(made: Batches) -> int:
 
 
 def check_both(made: Batches) -> None:
-    """Check the batches twice: small messages are guessed, then the loop finds all messages."""
+    """Check the batches three times: small messages are guessed, then the loop through each batch finds all messages,
+    then the steps through all batches do."""
     check(made)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_batches, "MESSAGE_BYTES_MAX", 0)
-        check(made)
+        by_loop = check(made)
+        patch.setattr(many_batches, "_TOGETHER_MIN", 1)
+        assert check(made) >= by_loop - 1, "only the last message of all may be too short for a step"
 
 
 def parsed(body: bytes, count: int) -> list[tuple[int, int, int]] | None:
@@ -152,6 +155,17 @@ def test_usual_batches_of_all_sizes_are_found(message: Callable[[int], bytes], m
     assert check(placed(all_bodies, [2, 0, 3, 1])) == 4
 
 
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_many_batches_are_found_whether_steps_can_read_them_or_not(key: bytes | None) -> None:
+    more = {} if key is None else {"partition_key": key}
+    all_bodies = [(b"".join(kit.single(b"x" * (8 * k), **more) for _ in range(k)), k) for k in range(1, 60)]
+    made = placed(all_bodies, list(range(59)))
+    assert check(made) == 59
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many_batches, "_STEP_BYTES", 0)
+        assert check(made) == 59
+
+
 def test_payloads_that_look_like_messages_are_not_taken_for_them() -> None:
     nested = b"".join(kit.single(kit.single(b"b" * n) * 2) for n in range(40)), 40
     zeros = b"".join(kit.single(bytes(n)) for n in (10, 18, 24, 0, 3)), 5  # 24 is a size that looks like its field
@@ -183,6 +197,13 @@ def test_no_function_is_called_for_each_message() -> None:
     assert calls < 1_750, "it grew by more than a tenth"
 
 
+@pytest.fixture(params=[many_batches._TOGETHER_MIN, 1], ids=["loop", "steps"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way in which large messages of a few batches are found."""
+    monkeypatch.setattr(many_batches, "_TOGETHER_MIN", request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("payload", [many_batches.MESSAGE_BYTES_MAX, 2000, (1 << 14) - 1])
 def test_large_messages_are_found(payload: int) -> None:
     usual = b"".join(kit.single(bytes(payload - n), sequence_id=n) for n in range(300)), 300
@@ -190,11 +211,14 @@ def test_large_messages_are_found(payload: int) -> None:
     assert check(placed([usual, short, usual], [1, 2, 0])) == 3
 
 
+@pytest.mark.usefixtures("way")
 def test_large_messages_that_the_loop_does_not_know_are_left_to_the_walk() -> None:
     usual, large = kit.single(bytes(2000)), kit.single(bytes(1 << 14))
     keyed, cut = kit.single(bytes(2000), partition_key=b"k"), usual[:-1]
-    all_bodies = [(usual + large, 2), (usual * 2, 2), (usual + keyed, 2), (usual + cut, 2)]
-    assert check(placed(all_bodies, [0, 1, 2, 3])) == 1
+    short = struct.pack(">IBH", 1, 0x18, 0x0A00) + bytes(9)  # its metadata end before the size of its payload
+    long = struct.pack(">IBH", 2, 0x18, 0x8001) + bytes(130)  # they end within the size of its payload
+    bodies = (usual + large, usual * 2, usual + keyed, usual + cut, usual + short, usual + long)
+    assert check(placed([(body, 2) for body in bodies], list(range(6)))) == 1
 
 
 def test_the_loop_keeps_a_bounded_number_of_beginnings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the messages of many batches together, with little or no Python code for each message.
 
-The beginning of a message is known only after the message before it has been read (:mod:`batches`). A short loop goes
-through large messages (:func:`batches.begins`). Small ones are guessed. This module finds all positions with bytes like
-those at the beginning of a message, reads the sizes that a message there would have, and keeps the positions that form
-a chain from the first byte of a batch on. Only the real messages form such a chain. So a batch with a chain of all its
-messages gives the result of :func:`batches.walk`. Any other batch, such as one whose metadata have an unusual order, is
-left to that function.
+The beginning of a message is known only after the message before it has been read (:mod:`batches`). There are two
+ways to find the messages:
+
+- Step by step, one message of all batches at a time. If there are only a few batches, a short loop goes through each of
+  them instead (:func:`batches.begins`).
+- By guessing, for small messages. All positions are found that have bytes like those at the beginning of a message, and
+  the sizes are read that a message there would have. Only the real messages form a chain from the first byte of a batch
+  on.
+
+Both give the result of :func:`batches.walk`, or leave a batch to that function, for example if the order of its
+metadata is unusual.
 """
 
 from __future__ import annotations
@@ -20,7 +25,9 @@ from bk_core.pulsar.messages import batches
 from bk_core.pulsar.messages.scan import BYTES, STEPS_MAX, U64, VARINT, Mask, varints
 
 MESSAGE_BYTES_MAX = 512
-"""The average size in bytes up to which messages are found by guessing. The loop is faster for larger ones."""
+"""The average size in bytes up to which messages may be found by guessing."""
+_STEP_BYTES = 7000
+"""The number of bytes that are searched for guesses in the time of one step through all batches."""
 _BLOCK_BYTES = 1 << 18
 """The size in bytes of the blocks that are searched. A block of this size fits into a processor's cache."""
 _SURPLUS = 4
@@ -61,8 +68,11 @@ def find(data: U8, begin: I64, end: I64, counts: I64) -> Found:
     wanted, size = int(counts[can_be].sum()), int(room[can_be].sum())
     if not wanted:
         return nothing
-    if size > wanted * MESSAGE_BYTES_MAX:
-        return _stepped(data, begin, end, np.where(can_be, counts, 0))
+    are_large, steps = size > wanted * MESSAGE_BYTES_MAX, int(counts[can_be].max())
+    if are_large or (np.count_nonzero(can_be) >= _TOGETHER_MIN and size > steps * _STEP_BYTES):
+        stepped = _stepped(data, begin, end, np.where(can_be, counts, 0))
+        if are_large or stepped.there[can_be].all():
+            return stepped
     order = np.flatnonzero(can_be)[np.argsort(begin[can_be], kind="stable")]
     begin, how_many = begin[order], counts[order]
     guesses = _guessed(data, begin, end[order], _SURPLUS * wanted)
