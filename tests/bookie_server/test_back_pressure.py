@@ -120,7 +120,9 @@ class Server:
         self._process.stdout.close()
 
 
-LANES = pytest.mark.parametrize("lane", OURS)
+LANES = pytest.mark.parametrize(
+    "lane", [OURS[0], *(pytest.param(lane, marks=pytest.mark.thorough) for lane in OURS[1:])]
+)
 
 
 @asynccontextmanager

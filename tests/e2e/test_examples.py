@@ -26,7 +26,7 @@ EXAMPLES = {
 
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*list(EXAMPLES)[:3], pytest.param("spark_stream", marks=pytest.mark.thorough)])
 def test_the_example_does_what_it_shows(cluster: LocalCluster, name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"examples.{name}", cluster.uri],
@@ -44,6 +44,7 @@ def test_the_example_does_what_it_shows(cluster: LocalCluster, name: str) -> Non
 
 @pytest.mark.e2e
 @pytest.mark.spark
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_the_live_tail_is_drawn_and_complete(cluster: LocalCluster, tmp_path: Path) -> None:
     """Run outside the checkout, as somebody does who copied its two files."""

@@ -48,7 +48,10 @@ def arena(
 @pytest.mark.timeout(300)
 @pytest.mark.rule("MUST1", "MUST9", "MUST10", "MUST11", "L7")
 @pytest.mark.parametrize(
-    ("arena", "rounds"), [(False, ROUNDS), (True, SECURE_ROUNDS)], ids=["open", "secure"], indirect=["arena"]
+    ("arena", "rounds"),
+    [pytest.param(False, ROUNDS, marks=pytest.mark.thorough), (True, SECURE_ROUNDS)],
+    ids=["open", "secure"],
+    indirect=["arena"],
 )
 def test_bookies_of_both_kinds_die_and_no_acknowledged_entry_is_lost(arena: Arena, rounds: tuple[int, ...]) -> None:
     counts: Counter[str] = Counter()

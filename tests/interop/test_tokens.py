@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.jars import VERSIONS, toolchain
+from tests.interop.jars import MAIN, VERSIONS, toolchain
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern, checksum
 from tests.interop.peer_client import PASSWORD, PeerClient
@@ -48,7 +48,7 @@ def _conf(cluster: TlsCluster, token: Path | None) -> dict[str, object]:
     return {**tls, **TRIES, **plugin}
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [MAIN, *(pytest.param(each, marks=pytest.mark.thorough) for each in VERSIONS[1:])])
 def test_apaches_client_shows_a_token_and_works_on_our_bookies(ours: TlsCluster, version: str, tmp_path: Path) -> None:
     uri = f"zk+hierarchical://{ours.zookeeper_plain}/ledgers"
     token = _token(ours, tmp_path / "java", "java")

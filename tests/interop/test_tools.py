@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.interop.tools import IN_CI, World, world
+from tests.interop.tools import SLOW, TOOLS, World, world
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -18,6 +18,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-@pytest.mark.parametrize("tool", IN_CI, ids=lambda tool: tool.__name__)
+@pytest.mark.parametrize(
+    "tool",
+    [pytest.param(tool, marks=pytest.mark.thorough) if tool in SLOW else tool for tool in TOOLS],
+    ids=lambda tool: tool.__name__,
+)
 def test_apaches_tools_do_what_they_say(shared: World, tool: Callable[[World], str]) -> None:
     assert tool(shared)

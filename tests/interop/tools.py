@@ -599,8 +599,11 @@ TOOLS: tuple[Callable[[World], str], ...] = (
     *(limbo_of_ours, decommissionbookie),
 )
 
-IN_CI = tuple(tool for tool in TOOLS if tool not in (bench_read_throughput_latency, limbo_of_ours))
-"""The tools that CI runs. The two others wait for half a minute, and for a minute."""
+SLOW = (
+    *(bench_throughput_latency, bench_read_throughput_latency),
+    *(autorecovery_in_time, autorecovery_of_apaches, limbo_of_ours, decommissionbookie),
+)
+"""The tools that take up to a minute each."""
 
 
 def trial(steps: Steps, path: Path, *, only: Sequence[str] = (), repeat: int = 1, apache: bool = False) -> None:

@@ -45,7 +45,7 @@ class Query:
 
 
 @pytest.mark.rule("N7")
-@pytest.mark.parametrize("version", ["1", "2"])
+@pytest.mark.parametrize("version", [pytest.param("1", marks=pytest.mark.thorough), "2"])
 def test_a_query_is_where_its_checkpoint_says_and_goes_on_after_its_log_was_compacted(
     spark: Any, uri: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str
 ) -> None:

@@ -32,7 +32,7 @@ def inheritable(work: Callable[[], object]) -> threading.Thread:
     return InheritableThread(target=work)
 
 
-@pytest.mark.parametrize("kind", [plain, inheritable])
+@pytest.mark.parametrize("kind", [pytest.param(plain, marks=pytest.mark.thorough), inheritable])
 def test_a_thread_writes_a_batch_a_table_and_starts_a_stream(
     spark: Any, uri: str, log: str, tmp_path: Path, kind: Callable[[Callable[[], object]], threading.Thread]
 ) -> None:

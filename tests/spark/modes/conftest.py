@@ -2,8 +2,9 @@
 """Every test here runs on a classic driver; what may differ, also through Spark Connect or on a standalone cluster.
 
 Connect is another driver: another API, errors and tables that travel. A standalone cluster has other workers: tasks,
-and what they are sent. ``also_on`` names them for a test; ``pytest tests/spark/modes -k connect`` runs one mode. One
-session and its servers serve all tests of a mode, and one cluster of bookies all of them.
+and what they are sent. ``also_on`` names them for a test, and CI runs those with ``always=True``; ``pytest
+tests/spark/modes -k connect`` runs one mode. One session and its servers serve all tests of a mode, and one cluster of
+bookies all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from tests.spark.modes import servers
 from tests.spark.modes.kit import Source
 from tests.spark.sessions import ClassicSpark
 
-MODES = ("classic", "connect", "standalone")
 STANDALONE = {
     "spark__executor__memory": "512m",
     "spark__executor__cores": "2",
@@ -39,10 +39,12 @@ STANDALONE = {
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = [str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize")]
     if "mode" in metafunc.fixturenames and "mode" not in chosen:
-        more = [name for mark in metafunc.definition.iter_markers("also_on") for name in mark.args]
-        metafunc.parametrize(
-            "mode", [mode for mode in MODES if mode in ("classic", *more)], indirect=True, scope="session"
-        )
+        more = [
+            pytest.param(mode, marks=() if mark.kwargs.get("always") else pytest.mark.thorough)
+            for mark in metafunc.definition.iter_markers("also_on")
+            for mode in mark.args
+        ]
+        metafunc.parametrize("mode", ["classic", *more], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")

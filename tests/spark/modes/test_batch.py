@@ -16,7 +16,8 @@ from tests.spark.modes.kit import Source, refusal, texts
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-@pytest.mark.also_on("connect", "standalone")
+@pytest.mark.also_on("connect", always=True)
+@pytest.mark.also_on("standalone")
 def test_rows_come_back_in_order_with_their_places(source: Source) -> None:
     source.append(source.rows(100), smallTaskBytes="0")
     source.append(source.rows(5, start=100), smallTaskBytes="32k")

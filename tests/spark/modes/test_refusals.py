@@ -32,7 +32,8 @@ def test_a_wrong_option_is_one_line_with_a_code_and_a_remedy(source: Source, cas
     assert "(not applied)" in line
 
 
-@pytest.mark.also_on("connect", "standalone")
+@pytest.mark.also_on("connect", always=True)
+@pytest.mark.also_on("standalone")
 @pytest.mark.rule("N4")
 def test_a_bad_row_fails_its_task_and_publishes_nothing(source: Source) -> None:
     source.fill(2)

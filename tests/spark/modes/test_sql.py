@@ -70,7 +70,7 @@ def test_one_view_serves_reads_and_inserts_when_it_ignores_the_columns_of_reads(
     source.sql(f"DROP VIEW {view}_io")
 
 
-@pytest.mark.also_on("connect")
+@pytest.mark.also_on("connect", always=True)
 def test_overwriting_through_a_view_or_a_table_replaces_all_rows(source: Source, view: str) -> None:
     options = source.sql_options()
     source.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view}_in (value STRING) USING bookkeeper OPTIONS ({options})")

@@ -108,7 +108,7 @@ def test_a_running_query_takes_new_rows_and_reports_its_lag(copy: Copy, trigger:
         query.stop()
 
 
-@pytest.mark.also_on("connect")
+@pytest.mark.also_on("connect", always=True)
 def test_a_batch_function_writes_once_with_a_transaction(copy: Copy) -> None:
     wanted = copy.source.fill(6)
     uri, log = copy.source.uri, copy.log

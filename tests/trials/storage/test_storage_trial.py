@@ -20,7 +20,7 @@ ROUNDS = 4
 @pytest.mark.zookeeper
 @pytest.mark.timeout(180)
 @pytest.mark.rule("S6", "MUST2")
-@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("power", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_a_bookie_that_is_killed_or_loses_power_keeps_its_promises(tmp_path: Path, power: bool) -> None:
     trial, figures = StorageTrial(Namespace(seed=3, power=power, rounds=ROUNDS)), Figures()
     with trial.world(tmp_path, figures) as world:

@@ -11,13 +11,14 @@ from tests.trials.topics.place import Place
 from tests.trials.topics.rounds import Round
 
 ROUND_S = 5.0
-ROUNDS = {"partition added": "partitions added", "broker killed": "brokers killed", "query killed": "queries killed"}
+ROUNDS = {"broker killed": "brokers killed", "query killed": "queries killed", "partition added": "partitions added"}
 """Maps what happens in each round to the count that it increases."""
 
 
 @pytest.mark.interop
 @pytest.mark.spark
 @pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_every_message_is_seen_once_whatever_happens_to_its_topic(tmp_path: Path) -> None:
     with Place(tmp_path) as place:
