@@ -8,7 +8,7 @@ history reads from the bookies. All Java processes run with the JVM's optimizing
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -122,15 +122,13 @@ class Pulsar:
         self._java_client.call("fill", within_s=CALL_S, **arguments)
         return TOPICS + name
 
-    def entries(self, name: str) -> list[EntryBatch]:
-        """Return all entries of a topic."""
+    def entries(self, name: str) -> Iterator[EntryBatch]:
+        """Read all entries of a topic."""
         with self.topic(name) as topic:
             plans = topic.plan()
-        found = list[EntryBatch]()
         for each in (each for plan in plans for each in plan.ranges):
             with self.bookkeeper.open_ledger(each.ledger_id, recover=False) as reader:
-                found += reader.read(each.first, each.last, unconfirmed=not reader.is_closed)
-        return found
+                yield from reader.read(each.first, each.last, unconfirmed=not reader.is_closed)
 
     def python_reads(self, name: str, count: int) -> Run:
         """Return the messages per second of the Python client's reader."""

@@ -179,8 +179,8 @@ class Search:
 def greatest_intact(
     found: list[tuple[int, Place]], damage: DamagedPlaces, known: Known
 ) -> tuple[int, Place | None, int]:
-    """Return, for frames and runs with their last ids, the greatest intact id and its place (−1 and None if there is
-    none), and the greatest id including damaged frames."""
+    """Search frames and runs, each given with its last id and its place. Return the greatest id that is not damaged
+    and its place, or −1 and None if there is none. Also return the greatest id, damaged or not."""
     best, best_place, bound = -1, None, -1
     for last, place in found:
         bound = max(bound, last)

@@ -30,7 +30,7 @@ from bookie_server.storage.disk.files import BLOCK, Files, Handle, round_up
 from bookie_server.storage.maintenance.sealed.stored import StoredIndex
 
 WINDOW_BYTES = 1 << 20
-"""The number of bytes of a segment that are read together. Only a single larger frame is read in more."""
+"""The number of bytes of a segment that are read together. A larger frame is read alone, as a whole."""
 GAP_BYTES = 128 << 10
 """The maximum number of dead bytes between two live frames that are read, too, because that takes less time than
 another read."""
