@@ -75,6 +75,7 @@ async def test_an_idle_writer_has_all_copies_of_what_it_appends_later(lane: str,
 
 
 @ON_EACH_LANE
+@pytest.mark.long
 @pytest.mark.rule("P10")
 async def test_a_tail_goes_on_to_the_last_entry(lane: str, tmp_path: Path) -> None:
     async with (
@@ -121,6 +122,7 @@ async def test_a_reader_reads_what_all_its_bookies_hold_at_other_addresses(lane:
 
 
 @ON_EACH_LANE
+@pytest.mark.long
 async def test_a_tail_of_a_log_goes_on_and_so_does_its_leader(lane: str, tmp_path: Path) -> None:
     async with (
         moving(tmp_path, lane) as cluster,

@@ -77,6 +77,7 @@ async def test_end_is_the_greatest_of_the_lac_the_quorum_and_the_broker() -> Non
             port.close()
 
 
+@pytest.mark.long
 async def test_tail_shows_what_the_lac_confirms_at_once_and_the_rest_after_the_settle_time() -> None:
     async with asyncio.timeout(30), pulsar_world() as world:
         written = await world.ledger(NAME, plain(b"a", b"b"), is_open=True)

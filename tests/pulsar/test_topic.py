@@ -139,12 +139,12 @@ async def test_chunked_message_is_read_by_the_read_that_has_its_last_chunk() -> 
 
 
 async def test_chunks_of_a_message_are_joined_although_entries_before_the_first_take_long() -> None:
-    slow = [kit.entry(b"%d" % number, compression=2) for number in range(3000)]
+    slow = [kit.entry(b"%d" % number, compression=2) for number in range(2000)]
     async with pulsar_world() as world:
         await world.ledger(NAME, [*slow, chunk(0, b"a")])
         await world.ledger(NAME, [chunk(1, b"b")])
         await world.ledger(NAME, [chunk(2, b"c"), kit.entry(b"z")])
-        assert (await values(world.topic(NAME)))[3000:] == [b"abc", b"z"]
+        assert (await values(world.topic(NAME)))[2000:] == [b"abc", b"z"]
 
 
 async def test_entries_with_many_record_batches_lose_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,6 +427,7 @@ async def following(world: PulsarWorld, tail: Any, count: int) -> list[bytes | N
     return found
 
 
+@pytest.mark.long
 async def test_tail_follows_appends_rolls_trims_and_new_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bk_core.pulsar.tailing.PARTITIONS_S", 0.1)
     async with pulsar_world() as world:

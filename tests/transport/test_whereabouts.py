@@ -56,6 +56,7 @@ async def closed_port() -> int:
     return port
 
 
+@pytest.mark.long
 @pytest.mark.rule("P3")
 def test_a_bookie_that_is_gone_is_looked_up_less_and_less_often() -> None:
     async def story() -> tuple[int, float]:

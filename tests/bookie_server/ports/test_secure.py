@@ -354,6 +354,7 @@ async def _denied_by_apaches_wire(ask: Callable[[], Awaitable[object]], name: st
 # --- the admin port ---
 
 
+@pytest.mark.long
 async def test_admin_port_lets_readers_look_and_operators_change(tmp_path: Path) -> None:
     async with secure_bookie(tmp_path, admin=True) as world:
         world.give("reader", "CN=reader")

@@ -237,6 +237,7 @@ def test_topic_and_message_are_explained(bk: Any, namespace: str) -> None:
     assert "near names" in bk.err
 
 
+@pytest.mark.long
 @pytest.mark.rule("P15")
 def test_last_message_of_an_idle_topic_is_printed_after_the_settle_time(bk: Any, namespace: str, served: Any) -> None:
     config = replace(FAST, explicit_lac_delay_ms=50_000, lac_stall_ms=50_000, lac_timeout_ms=60_000)  # as a broker

@@ -27,6 +27,7 @@ from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
 
 
+@pytest.mark.long
 def test_a_bookie_that_runs_shows_its_numbers_and_a_mute_one_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
