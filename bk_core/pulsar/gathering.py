@@ -20,10 +20,10 @@ from bk_core.pulsar.model.plan import TopicRange
 Received = tuple[TopicRange, EntryBatch]
 Gathered = tuple[TopicRange, list[EntryBatch]]
 """Consecutive batches of one ledger, which :func:`joined` can join, and the range of the first of them."""
-JOINED_BYTES_MAX = 8 << 20
+JOINED_BYTES_MAX = 16 << 20
 """Batches are gathered until they have this many bytes of payload. The last of them may exceed it. Making rows of them
 costs about a millisecond in addition to the time that each message takes."""
-WAITING_BYTES_MAX = 16 << 20
+WAITING_BYTES_MAX = 32 << 20
 """Receiving pauses once this many bytes of payload wait for the reader. The last batch may exceed it."""
 
 

@@ -57,7 +57,7 @@ piece is read from the begin of its block, which has 64 MiB by Pulsar's default.
 MADE_TOGETHER = 2
 """The number of record batches of a group that are made before the first of them is yielded. A few short entries may
 have many batches of some tens of megabytes each."""
-AHEAD_BYTES = 16 << 20
+AHEAD_BYTES = 32 << 20
 """The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
 """The maximum size, in bytes by estimate, of the pieces that a search for outcomes of transactions reads together."""
