@@ -43,7 +43,6 @@ logger = logging.getLogger("bk_core.pulsar")
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
-_Rows: TypeAlias = "tuple[Heads, Iterator[pa.RecordBatch]]"
 _Lack: TypeAlias = LookBack | frozenset[int]
 """The chunks or the schema versions that must be found before rows can be made of some entries."""
 Isolation = Literal["read_committed", "read_uncommitted"]
@@ -235,35 +234,39 @@ class PartitionReading:
         is yielded once all rows of that group are made, because it may have further chunks of the same messages."""
         async with aclosing(self._reads.read_all(ranges, AHEAD_BYTES)) as batches:
             async for piece, some in batches:
-                found = await self._with_what_they_lack(piece, some, bounds)
-                if found is None:
+                heads = await asyncio.to_thread(self._heads, piece, some)
+                rows = await self._with_what_they_lack(piece, heads, bounds)
+                if rows is None:
                     self._restart = EntryPosition(some[0].ledger_id, some[0].first_entry_id)
                     return
-                heads, rows = found
                 behind = EntryPosition(some[-1].ledger_id, some[-1].last_entry_id + 1)
                 group = _Group(rows, None if piece.is_compacted else behind)
                 yield group
                 if heads.has_chunks:
                     await group.is_done.wait()
 
-    async def _with_what_they_lack(self, piece: TopicRange, batches: list[EntryBatch], bounds: Bounds) -> _Rows | None:
+    def _heads(self, piece: TopicRange, batches: list[EntryBatch]) -> Heads:
+        return self._maker.heads(joined(batches), compacted=piece.is_compacted)
+
+    async def _with_what_they_lack(
+        self, piece: TopicRange, heads: Heads, bounds: Bounds
+    ) -> Iterator[pa.RecordBatch] | None:
         """Return the result of :meth:`_begun`, after finding the chunks and schema versions that it needs."""
-        while isinstance(begun := await asyncio.to_thread(self._begun, piece, batches, bounds), LookBack | frozenset):
+        while isinstance(begun := await asyncio.to_thread(self._begun, piece, heads, bounds), LookBack | frozenset):
             await self._find(begun)
         return begun
 
-    def _begun(self, piece: TopicRange, batches: list[EntryBatch], bounds: Bounds) -> _Rows | _Lack | None:
-        """Return the heads of some entries, and an iterator that makes their rows. If chunks or versions of the schema
-        must be found first, return these. If the outcomes of transactions must be found first, return None. Each is
-        looked for only once."""
-        heads = self._maker.heads(joined(batches), compacted=piece.is_compacted)
+    def _begun(self, piece: TopicRange, heads: Heads, bounds: Bounds) -> Iterator[pa.RecordBatch] | _Lack | None:
+        """Return an iterator that makes the rows of some entries. If chunks or versions of the schema must be found
+        first, return these. If the outcomes of transactions must be found first, return None. Each is looked for only
+        once."""
         if self._must_look(piece, heads):
             return None
         if self._first is not None and not piece.is_compacted and (missing := self._maker.missing(heads)) is not None:
             return missing
         if self._maker.values is not None and (unknown := self._maker.values.unknown(heads) - self._looked_for):
             return frozenset(unknown)
-        return heads, self._maker.rows(heads, bounds, self._committed(heads))
+        return self._maker.rows(heads, bounds, self._committed(heads))
 
     async def _find(self, lack: _Lack) -> None:
         """Find the chunks or the schema versions that some entries lack."""
