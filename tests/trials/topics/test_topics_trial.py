@@ -11,7 +11,7 @@ from tests.trials.topics.place import Place
 from tests.trials.topics.rounds import Round
 
 ROUND_S = 5.0
-ROUNDS = {"broker killed": "brokers killed", "query killed": "queries killed", "partition added": "partitions added"}
+ROUNDS = {"partition added": "partitions added", "broker killed": "brokers killed", "query killed": "queries killed"}
 """Maps what happens in each round to the count that it increases."""
 
 
