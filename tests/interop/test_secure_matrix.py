@@ -19,6 +19,7 @@ from tests.interop.pattern import Pattern
 from tests.interop.secured import Secured, java_settings
 from tests.interop.stories import Matrix
 from tests.interop.worlds import MixedCluster
+from tests.kit.amount import thorough
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -30,7 +31,7 @@ SAMPLE = (
     Cell("java-4.18.0", "ours", "v2", "CRC32", "change"),
     Cell("java-4.18.0", "mixed", "v2", "CRC32C", "delete"),
 )
-IN_CI = SAMPLE[1:5]
+SLOW = (SAMPLE[0], SAMPLE[5])
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +45,7 @@ def matrix(zookeeper_server: ZooKeeperServer, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.rule("L7")
-@pytest.mark.parametrize(
-    "cell", [cell if cell in IN_CI else pytest.param(cell, marks=pytest.mark.thorough) for cell in SAMPLE], ids=str
-)
+@pytest.mark.parametrize("cell", thorough(SAMPLE, SLOW), ids=str)
 def test_a_cell_of_the_matrix_with_certificates_and_roles(matrix: Matrix, cell: Cell) -> None:
     assert not cell.impossible
     matrix.play(cell)

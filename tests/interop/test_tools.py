@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.interop.tools import SLOW, TOOLS, World, world
+from tests.kit.amount import thorough
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -20,7 +21,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.mark.parametrize(
     "tool",
-    [pytest.param(tool, marks=pytest.mark.thorough) if tool in SLOW else tool for tool in TOOLS],
+    thorough(TOOLS, SLOW),
     ids=lambda tool: tool.__name__,
 )
 def test_apaches_tools_do_what_they_say(shared: World, tool: Callable[[World], str]) -> None:

@@ -4,6 +4,10 @@ part."""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # Each run tries the same examples, without a deadline, because the machine may be busy. --hypothesis-profile=explore
@@ -26,6 +30,11 @@ def try_few() -> None:
 def some(count: int, few: int) -> int:
     """Return ``count``, or ``few`` with ``pytest --few``."""
     return few if _few else count
+
+
+def thorough(values: Iterable[Any], which: Container[Any]) -> list[Any]:
+    """Return the values for ``parametrize``. Those in ``which`` are marked ``thorough``, so that CI leaves them out."""
+    return [pytest.param(each, marks=pytest.mark.thorough) if each in which else each for each in values]
 
 
 def examples(times: float) -> settings:

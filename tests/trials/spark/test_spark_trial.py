@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kit.amount import thorough
 from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS
 
@@ -41,7 +42,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 @pytest.mark.rule("N4", "N5")
 @pytest.mark.parametrize(
     "rounds",
-    [pytest.param(rounds, marks=pytest.mark.thorough) if rounds in SLOW else rounds for rounds in HAPPENED],
+    thorough(HAPPENED, SLOW),
     ids=lambda rounds: f"{rounds[0]}-{rounds[1]}",
 )
 def test_every_row_arrives_once_whatever_fails_around_it(rig: Rig, rounds: tuple[str, int, int]) -> None:
