@@ -8,7 +8,7 @@ bytes asked for. All of this happens in memory on the loop's thread; only :func:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import cast
 
 from bk_core.entries.frame import STRIPED, FrameKind, record_payload
@@ -37,10 +37,8 @@ _FACTS_MAX = 1024
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
-_FRAMES_MAX = (4, 64, 1024)
-"""The numbers of frames that a plan looks up, one after the other, until the found frames fill the part. A few large
-frames fill a part. The second number is lower if the mean size of the first frames says that fewer are enough. A plan
-never has more frames than the last number."""
+_FRAMES_MAX = 1024
+"""The maximum number of frames of a plan."""
 
 
 class IndexHoldings:
@@ -96,16 +94,10 @@ class IndexHoldings:
         resolved: Mapping[Unresolved, object],
     ) -> LookupPlan:
         known = cast(Mapping[Unresolved, Remembered], resolved)
-        enough = _FRAMES_MAX[0]
-        for frames_max in _FRAMES_MAX:
-            frames_max = min(frames_max, enough)
-            found = self._index.lookup(ledger_id, first, last, frames_max=frames_max, resolved=known)
-            if found.unresolved:
-                return LookupPlan((), (), (), found.unresolved, first - 1)
-            pieces, through = _joined(found.pieces, bytes_max, found.through)
-            if through < found.through or through == last:
-                break
-            enough = _FRAMES_MAX[-1] if enough > _FRAMES_MAX[0] else _enough(pieces, bytes_max)
+        found = self._index.lookup(ledger_id, first, last, frames_max=_FRAMES_MAX, bytes_max=bytes_max, resolved=known)
+        if found.unresolved:
+            return LookupPlan((), (), (), found.unresolved, first - 1)
+        pieces, through = _joined(found.pieces, bytes_max, found.through)
         absent = tuple(EntryRange(low, min(high, through)) for low, high in found.absent if low <= through)
         gaps = (u for u in found.unknown if u.first <= through)
         unknown = tuple(EntryRange(gap.first, min(gap.last, through), gap.reason) for gap in gaps)
@@ -158,12 +150,6 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
             size += run.place.size
         pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
     return tuple(pieces.values()), through
-
-
-def _enough(pieces: Sequence[Piece], bytes_max: int) -> int:
-    """Return the number of frames that fill a part if they have the mean size of these pieces, and some more."""
-    size = sum([piece.place.size for piece in pieces])
-    return bytes_max * len(pieces) // size + 2 * _FRAMES_MAX[0] if size else _FRAMES_MAX[-1]
 
 
 def read_at_once(reader: SegmentReader, effect: events.ReadFrames) -> events.FramesRead | None:

@@ -25,7 +25,7 @@ from bookie_server.storage.bytes.index_file import (
 from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, RUN, STRIPE
 from bookie_server.storage.bytes.membership import RunMembers, Striping, runs_of_ids
 from bookie_server.storage.index.cache import Remembered, SparseIndex
-from bookie_server.storage.index.index import LedgerIndex, Lookup
+from bookie_server.storage.index.index import BYTES_MAX, LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.search import SPARSE_SECTION
 from tests.kit.whole_files import decode_index_rows, index_range
@@ -250,11 +250,13 @@ class World:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    def ask(self, ledger: int, first: int, last: int, frames_max: int) -> Lookup:
+    def ask(self, ledger: int, first: int, last: int, frames_max: int, bytes_max: int) -> Lookup:
         """Look entries up as the machine does: read unresolved places, mark damaged ones, and look up again."""
         resolved: dict[Place | IndexBlock, Remembered] = {}
         for _ in range(3000):
-            found = self.index.lookup(ledger, first, last, frames_max=frames_max, resolved=resolved)
+            found = self.index.lookup(
+                ledger, first, last, frames_max=frames_max, bytes_max=bytes_max, resolved=resolved
+            )
             if found.unresolved:
                 for place in found.unresolved:
                     said = self.answer(place)
@@ -307,14 +309,14 @@ class World:
         blocks = {IndexBlock(generation, SPARSE_SECTION), IndexBlock(generation, number or 0)}
         return number is not None and not self.bad_blocks.isdisjoint(blocks)
 
-    def check(self, ledger: int, first: int, last: int, frames_max: int) -> None:
+    def check(self, ledger: int, first: int, last: int, frames_max: int, bytes_max: int = BYTES_MAX) -> None:
         """Look up the whole range, and compare every answer with the model."""
         holders: dict[int, list[Fake]] = {}
         for fake in self.served(ledger):
             for entry_id in fake.ids:
                 holders.setdefault(entry_id, []).append(fake)
         while first <= last:
-            found = self.ask(ledger, first, last, frames_max)
+            found = self.ask(ledger, first, last, frames_max, bytes_max)
             assert first <= found.through <= last
             said = said_of(found, self, first, min(found.through, IDS_MAX + 10))
             for entry_id, word in said.items():

@@ -142,7 +142,7 @@ def search_sealed(search: Search, generation: int, first: int, last: int, unread
         begin, end = sparse.bounds(number, search.ledger_id, first, last)
         if begin > search.through or search.is_full:
             return
-        if begin > search.first and len(search.frames) >= search.frames_max:
+        if begin > search.first and search.has_enough:
             search.cut(begin - 1)
             return
         if unreadable is not None and number in unreadable:

@@ -35,6 +35,8 @@ from bookie_server.storage.index.segment_directory import Reach, SegmentDirector
 
 FRAMES_MAX = 64
 """The default of the maximum number of frames that one look-up considers."""
+BYTES_MAX = 1 << 62
+"""The default of the size of frames, in bytes, after which a look-up considers no further frames. It is no limit."""
 
 _SEGMENTS_AHEAD = 4  # how many sealed segments that begin above the first id one look-up considers
 
@@ -233,10 +235,12 @@ class LedgerIndex:
         last: EntryId,
         *,
         frames_max: int = FRAMES_MAX,
+        bytes_max: int = BYTES_MAX,
         resolved: Mapping[Unresolved, Remembered] | Mapping[Place, Remembered] | None = None,
     ) -> Lookup:
-        """Return where the entries first to last (both inclusive) are. ``resolved`` has the results of reading the
-        places that an earlier answer named as unresolved."""
+        """Return where the entries first to last (both inclusive) are. The answer ends once it has ``frames_max``
+        frames, or frames of ``bytes_max`` bytes or more. ``resolved`` has the results of reading the places that an
+        earlier answer named as unresolved."""
         assert 0 <= first <= last
         if ledger_id in self._states.deleted:
             return Lookup((), (), (EntryRange(first, last, Reason.DELETED),), (), last)
@@ -249,7 +253,7 @@ class LedgerIndex:
             answer = told.get(place)
             return self.cache.get(place) if answer is None else answer
 
-        search = Search(ledger_id, first, last, frames_max, known, self._damage)
+        search = Search(ledger_id, first, last, frames_max, bytes_max, known, self._damage)
         lost = self._gather(search)
         if search.unresolved:
             return Lookup((), (), (), tuple(search.unresolved), first - 1)
@@ -297,7 +301,7 @@ class LedgerIndex:
         for begin, source in sources:
             if begin > search.through or search.is_full:
                 break
-            if begin > first and len(search.frames) >= search.frames_max:
+            if begin > first and search.has_enough:
                 search.cut(begin - 1)
                 break
             if isinstance(source, LedgerFrames):

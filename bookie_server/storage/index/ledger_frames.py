@@ -78,8 +78,13 @@ class _Frames:
             begin = firsts[k]
             if begin > search.through or search.is_full:
                 break
+            if begin > first and search.has_enough:
+                search.cut(begin - 1)
+                break
             if lasts[k] >= first:
-                search.take(begin, lasts[k], rows[k * STRIDE + 2] >> 32, self, k)
+                packed = rows[k * STRIDE + 2]
+                search.bytes += packed & _SIZE_MASK
+                search.take(begin, lasts[k], packed >> 32, self, k)
 
 
 class BlockFrames(_Frames):

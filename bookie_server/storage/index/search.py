@@ -88,17 +88,27 @@ Known = Callable[[Unresolved], object | None]
 
 
 class Search:
-    """A question to the index, and the frames gathered so far."""
+    """A question to the index, and the frames gathered so far. ``bytes`` is the size of these frames; a frame with
+    several copies counts several times."""
 
     __slots__ = (
-        "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources", "through", "unresolved",
+        "bytes", "bytes_max", "damage", "first", "frames", "frames_max", "known", "ledger_id", "lost", "sources",
+        "through", "unresolved",
     )  # fmt: skip
 
     def __init__(
-        self, ledger_id: int, first: int, last: int, frames_max: int, known: Known, damage: DamagedPlaces
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        frames_max: int,
+        bytes_max: int,
+        known: Known,
+        damage: DamagedPlaces,
     ) -> None:
         self.ledger_id, self.first, self.through = ledger_id, first, last
-        self.frames_max, self.known, self.damage = frames_max, known, damage
+        self.frames_max, self.bytes_max, self.known, self.damage = frames_max, bytes_max, known, damage
+        self.bytes = 0
         self.frames: list[Frame] = []
         self.sources: list[tuple[Columns, int] | Place] = []  # of each frame, the columns and row, or the place
         self.unresolved: list[Unresolved] = []
@@ -107,6 +117,12 @@ class Search:
     @property
     def is_full(self) -> bool:
         return len(self.unresolved) >= UNRESOLVED_MAX
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the frames gathered so far are as many, or have as many bytes, as the answer may have. Frames that
+        begin above ``first`` are then left for the next search."""
+        return self.bytes >= self.bytes_max or len(self.frames) >= self.frames_max
 
     def cut(self, through: int) -> None:
         """Lower the end of the answer to ``through``, which is not below ``first``."""

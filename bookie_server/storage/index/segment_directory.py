@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +22,14 @@ from bookie_server.storage.bytes.index_rows import I64, LAC_IS_RUN, LAST_IS_RUN,
 _CHUNK_ROWS = 512
 _TOPS_MAX = 16  # segments considered for the last entry; more would be needed only if the top ones are damaged
 _LACS_MAX = 1024  # ledgers whose greatest LAC is remembered
+_REACHES_MAX = 64  # ledgers whose segments are remembered, with about 200 bytes for each segment
 _ROW = np.dtype(
     [
         ("generation", "<i8"), ("first", "<i8"), ("last", "<i8"), ("lac", "<i8"), ("last_offset", "<i8"),
         ("lac_offset", "<i8"), ("bytes", "<i8"), ("last_size", "<u4"), ("lac_size", "<u4"), ("bits", "<u8"),
     ]
 )  # fmt: skip
+_first_of = attrgetter("first")
 _SHARED = [name for name in _ROW.names or () if name != "generation"]
 
 
@@ -35,6 +39,13 @@ class Reach(NamedTuple):
     first: int
     last: int
     generation: int
+
+
+class _Reaches(NamedTuple):
+    """The segments with frames of one ledger, sorted by first id, and the greatest last id up to each of them."""
+
+    sorted: list[Reach]
+    peaks: list[int]
 
 
 @dataclass(slots=True, eq=False)
@@ -51,13 +62,14 @@ class SegmentDirectory:
         self._ledgers_of: dict[int, I64] = {}
         self._live: dict[int, int] = {}
         self._lacs: dict[int, int] = {}
+        self._reaches: dict[int, _Reaches] = {}
 
     # --- filling ----------------------------------------------------------------------------------------------------
 
     def add_segment(self, generation: int, summary: Rows) -> None:
         """Add the summary of a sealed segment, sorted by ledger. It replaces an earlier one of this generation."""
         self.drop_segment(generation)
-        self._lacs.clear()
+        self._forget_remembered()
         rows = np.empty(summary.size, dtype=_ROW)
         rows["generation"] = generation
         for name in _SHARED:
@@ -73,7 +85,7 @@ class SegmentDirectory:
         ledgers = self._ledgers_of.pop(generation, None)
         if ledgers is None:
             return
-        self._lacs.clear()
+        self._forget_remembered()
         self._settle()
         del self._live[generation]
         for k in reversed(self._chunks_of(ledgers)):
@@ -83,6 +95,7 @@ class SegmentDirectory:
         """Remove a deleted ledger from all segments. With ``through`` remove it only from segments up to this
         generation."""
         self._lacs.pop(ledger_id, None)
+        self._reaches.pop(ledger_id, None)
         self._settle()
         for k in reversed(self._chunks_with(ledger_id)):
             chunk = self._chunks[k]
@@ -168,17 +181,28 @@ class SegmentDirectory:
     def reaching(self, ledger_id: int, first: int, last: int, segments_max: int) -> tuple[list[Reach], int]:
         """Return the segments that may hold ids from first to last, sorted by first id: all that reach ``first``, and
         at most ``segments_max`` that begin above it. Also return the id up to which this list is complete."""
+        reaches, peaks = self._reaches.get(ledger_id) or self._remember_reaches(ledger_id)
+        low, end = bisect_left(peaks, first), bisect_right(reaches, last, key=_first_of)
+        keep = bisect_right(reaches, first, key=_first_of) + segments_max
+        through = min(last, reaches[keep].first - 1) if keep < end else last
+        found = reaches[low : min(keep, end)]
+        return [reach for reach in found if reach.last >= first and reach.first <= through], through
+
+    def _remember_reaches(self, ledger_id: int) -> _Reaches:
+        """Return the segments of a ledger. They are remembered until the summaries change, because sorting them takes
+        as long as the rest of a look-up."""
         rows = self._rows_of(ledger_id)
         if rows is None:
-            return [], last
-        if rows.size == 1 and segments_max:
-            generation, low, high, *_ = rows.tolist()[0]
-            return [Reach(low, high, generation)] if high >= first and low <= last else [], last
-        found = rows[(rows["last"] >= first) & (rows["first"] <= last)]
-        reaches = sorted(Reach(*bound) for bound in found[["first", "last", "generation"]].tolist())
-        keep = bisect_right(reaches, first, key=lambda reach: reach.first) + segments_max
-        through = min(last, reaches[keep].first - 1) if keep < len(reaches) else last
-        return [reach for reach in reaches[:keep] if reach.last >= first and reach.first <= through], through
+            return _Reaches([], [])
+        if len(self._reaches) >= _REACHES_MAX:
+            self._reaches.clear()
+        reaches = sorted(Reach(*bound) for bound in rows[["first", "last", "generation"]].tolist())
+        found = self._reaches[ledger_id] = _Reaches(reaches, list(accumulate((each.last for each in reaches), max)))
+        return found
+
+    def _forget_remembered(self) -> None:
+        self._lacs.clear()
+        self._reaches.clear()
 
     def tops(self, ledger_id: int) -> list[tuple[int, Place]]:
         """Return the greatest last ids and their places, one for each segment, greatest first."""

@@ -234,7 +234,7 @@ def test_an_index_is_read_in_parts(tmp_path: Path) -> None:
     assert sparse.blocks(ledger_id, 0, 5) == range(1)
     block = known[IndexBlock(0x1234, 0)]
     assert isinstance(block, BlockFrames)
-    search = Search(ledger_id, 0, 5, 64, known.get, DamagedPlaces())
+    search = Search(ledger_id, 0, 5, 64, 1 << 20, known.get, DamagedPlaces())
     block.candidates(search)
     assert search.covered()[0][0][:2] == (0, 5)
     with pytest.raises(IntegrityError):

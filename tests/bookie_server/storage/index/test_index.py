@@ -21,6 +21,7 @@ from bookie_server.storage.bytes.index_rows import DENSE, INDEX_ROW, SUMMARY_ROW
 from bookie_server.storage.bytes.membership import Membership, Striping, runs_of_ids
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.index.ledger_states import EVERY_LEDGER
+from bookie_server.storage.index.segment_directory import SegmentDirectory
 from tests.kit.amount import examples
 from tests.kit.index_state import state_of
 from tests.kit.segment_world import Storage, entries, striped
@@ -58,10 +59,12 @@ def fakes(draw: st.DrawFn) -> Fake:
     return Fake(tuple(range(first, first + span)), None)
 
 
-def ask(index: LedgerIndex, frames: dict[Place, Fake], first: int, last: int, frames_max: int) -> Lookup:
+def ask(
+    index: LedgerIndex, frames: dict[Place, Fake], first: int, last: int, frames_max: int, bytes_max: int
+) -> Lookup:
     resolved: dict[Place, Membership] = {}
     for _ in range(100):
-        answer = index.lookup(LEDGER, first, last, frames_max=frames_max, resolved=resolved)
+        answer = index.lookup(LEDGER, first, last, frames_max=frames_max, bytes_max=bytes_max, resolved=resolved)
         if not answer.unresolved:
             return answer
         for place in answer.unresolved:
@@ -98,12 +101,12 @@ def check(index: LedgerIndex, frames: dict[Place, Fake], damaged: set[Place], ho
     """Some range, asked to its end, against the frames themselves."""
     first = how.randrange(0, 95)
     last = first + how.choice([0, 3, 30, 100, 1 << 40])
-    frames_max = how.choice([1, 2, 5, 64])
+    frames_max, bytes_max = how.choice([1, 2, 5, 64]), how.choice([1, 150, 1 << 40])
     served = {p: f for p, f in frames.items() if p not in damaged}
     held = {entry_id for frame in served.values() for entry_id in frame.ids}
     lost = {i for p in damaged for i in range(frames[p].ids[0], frames[p].ids[-1] + 1)}
     while first <= last:
-        answer = ask(index, frames, first, last, frames_max)
+        answer = ask(index, frames, first, last, frames_max, bytes_max)
         assert first <= answer.through <= last
         top = min(answer.through, 120)
         said = said_of(answer, served, first, top)
@@ -345,12 +348,15 @@ def test_the_greatest_lac_follows_the_segments() -> None:
     assert lacs == [-1, 5, 15, 19, 15, 5, -1]
 
 
-def test_the_lacs_that_are_remembered_are_bounded() -> None:
-    index = LedgerIndex()
-    seal(index, 6, 0, lac=5)
+def test_what_is_remembered_of_ledgers_in_sealed_segments_is_bounded() -> None:
+    directory, rows = SegmentDirectory(), np.zeros(3000, dtype=SUMMARY_ROW)
+    rows["ledger"] = rows["last"] = rows["lac"] = np.arange(3000)
+    directory.add_segment(1, rows)
     for ledger_id in range(3000):
-        assert index.greatest_lac(ledger_id) == (5 if ledger_id == LEDGER else -1)
-    assert len(index._directory._lacs) <= 1024
+        assert directory.greatest_lac(ledger_id) == ledger_id
+        assert directory.reaching(ledger_id, 0, ledger_id, 1) == ([(0, ledger_id, 1)], ledger_id)
+    assert len(directory._lacs) <= 1024
+    assert len(directory._reaches) <= 64
 
 
 def test_sparse_frames_are_answered_the_same_before_and_after_a_restart(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def ask_around(world: World) -> None:
         ledger = random.choice(world.ledgers[:4]) if random.random() < 0.9 else random.choice([*world.ledgers, 999])
         first = random.randrange(IDS_MAX + 5)
         last = first + random.choice([0, 0, 5, 60, 1 << 40])
-        world.check(ledger, first, last, random.choice([1, 3, 64]))
+        world.check(ledger, first, last, random.choice([1, 3, 64]), random.choice([1, 2_000, 1 << 40]))
         world.check_end(ledger)
         assert world.index.greatest_lac(ledger) == world.index.carried_lac(ledger)[0]
 
