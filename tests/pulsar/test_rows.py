@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,13 @@ from bk_core.errors import (
 from bk_core.pulsar.messages.decoder import DecodeOptions, MessageDecoder, OnCorrupt
 from bk_core.pulsar.messages.heads import read_heads
 from bk_core.pulsar.messages.row_maker import RowMaker
-from bk_core.pulsar.messages.rows import DEFAULT_COLUMNS, TYPES, record_batch, schema_of
+from bk_core.pulsar.messages.rows import DEFAULT_COLUMNS, TYPES, record_batch, schema_of, spans
 from bk_core.pulsar.model.message_id import EntryPosition, MessageId
 from bk_core.pulsar.model.plan import Bounds
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit import pulsar_entries as kit
 from tests.kit import pulsar_reference as reference
+from tests.kit.amount import examples
 
 TEXT = st.text(max_size=6)
 U64 = st.integers(0, (1 << 63) - 1)
@@ -320,3 +322,22 @@ def test_rows_that_are_not_kept_are_not_looked_at() -> None:
 
 def test_no_entries_give_no_rows() -> None:
     assert rows(kit.ledger([])) == []
+
+
+@pytest.mark.parametrize("longest", [12, 40])
+@examples(1.0)
+@given(data=st.binary(min_size=64, max_size=200), seed=st.integers(0, 1 << 30))
+def test_bytes_at_any_positions_become_an_array(longest: int, data: bytes, seed: int) -> None:
+    random = Random(seed)
+    lengths = [random.choice([-1, 0, 1, 12, 13, longest]) for _ in range(random.randrange(20))]
+    begins = [random.randrange(len(data) - 40) for _ in lengths]
+    if random.random() < 0.5:
+        begins = np.cumsum([0, *(max(n, 0) + 1 for n in lengths)])[: len(lengths)].tolist()
+        data = data.ljust(begins[-1] + 41 if begins else 0)
+    if random.random() < 0.5:
+        lengths = [13 if 0 < n < 13 else n for n in lengths]
+    found = spans(np.frombuffer(data, dtype=np.uint8), np.array(begins, np.int64), np.array(lengths, np.int64))
+    found.validate(full=True)
+    assert found.type == pa.binary()
+    wanted = [None if n < 0 else data[at : at + n] for at, n in zip(begins, lengths, strict=True)]
+    assert found.to_pylist() == wanted
