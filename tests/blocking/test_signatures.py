@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call without ``await`` has the parameters and defaults of its twin with ``await``."""
+"""Each call of the asyncio client has a twin without ``await``, with the same parameters, defaults and docstring."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from bk_core import blocking, client
-from bk_core.blocking import logs
+from bk_core.blocking import logs, topics
 from bk_core.client.detached import DetachedReader
 from bk_core.logs.leading.leader import LogLeader
 from bk_core.logs.named_log import NamedLog
+from bk_core.pulsar.topic import Topic
 from tests.kit.memory_cluster import memory_cluster
 
 TWINS = {
@@ -23,7 +24,30 @@ TWINS = {
     DetachedReader: blocking.DetachedReader,
     NamedLog: logs.NamedLog,
     LogLeader: logs.LogLeader,
+    Topic: topics.Topic,
 }
+INTERNAL = {
+    client.BookKeeper: {
+        *("at_close", "bookies_for_repair", "check_open", "choose_bookies", "digester_of"),
+        *("new_session", "recover_ledger", "refresh_bookies", "tell_deleted"),
+    },
+    client.LedgerWriter: {"append_future", "end", "hold", "release"},
+    client.LedgerReader: {"end", "read_parts", "reading", "tailing"},
+    NamedLog: {"compactor"},
+    LogLeader: {"take_over"},
+}
+"""Public names of the asyncio classes that only the client itself uses. They have no twin."""
+OTHER_WORDS = {
+    client.BookKeeper: {"close"},
+    client.LedgerWriter: {"append"},
+    DetachedReader: {"close", "read_all"},
+}
+"""Calls that do more than their twins, and have docstrings of their own."""
+
+
+def public(cls: type) -> set[str]:
+    """Return the names of the public methods, properties and declared attributes of a class."""
+    return {name for name in {*vars(cls), *inspect.get_annotations(cls)} if not name.startswith("_")}
 
 
 def parameters(method: Callable[..., Any]) -> dict[str, Any]:
@@ -32,22 +56,37 @@ def parameters(method: Callable[..., Any]) -> dict[str, Any]:
     return {name: "a function" if inspect.isfunction(default) else default for name, default in found.items()}
 
 
-def shared(cls: type, twin: type) -> list[str]:
-    return [
-        name
-        for name, member in inspect.getmembers(cls, inspect.isfunction)
-        if not name.startswith("_") and name in vars(twin) and inspect.isfunction(vars(twin)[name])
-    ]
+def shared(cls: type) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the methods and properties of a class that have a twin, each with its name and its twin."""
+    for name in public(cls) & set(dir(TWINS[cls])) & set(dir(cls)):
+        yield name, getattr(cls, name), getattr(TWINS[cls], name)
+
+
+each_class = pytest.mark.parametrize("cls", TWINS, ids=lambda cls: cls.__name__)
+
+
+@each_class
+def test_every_call_for_users_has_a_twin(cls: type) -> None:
+    assert public(cls) - set(dir(TWINS[cls])) == INTERNAL.get(cls, set())
 
 
 @pytest.mark.rule("K4")
-@pytest.mark.parametrize("cls", TWINS, ids=lambda cls: cls.__name__)
+@each_class
 def test_both_clients_have_the_same_defaults(cls: type) -> None:
-    twin = TWINS[cls]
-    names = shared(cls, twin)
-    assert names
-    different = {name for name in names if parameters(getattr(cls, name)) != parameters(vars(twin)[name])}
-    assert different == set()
+    methods = [(name, method, twin) for name, method, twin in shared(cls) if inspect.isfunction(method)]
+    assert methods
+    assert {name for name, method, twin in methods if parameters(method) != parameters(twin)} == set()
+
+
+@each_class
+def test_both_clients_have_the_same_docstrings(cls: type) -> None:
+    different = {name for name, member, twin in shared(cls) if inspect.getdoc(member) != inspect.getdoc(twin)}
+    assert different == OTHER_WORDS.get(cls, set())
+
+
+def test_help_shows_what_a_read_returns() -> None:
+    assert inspect.signature(blocking.LedgerReader.read).return_annotation == "BlockingIterator[EntryBatch]"
+    assert inspect.signature(client.LedgerReader.read).return_annotation == "BatchIterator[EntryBatch]"
 
 
 async def test_what_is_left_out_is_what_the_documents_promise() -> None:
