@@ -20,12 +20,9 @@ from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, Reason
 
 
-class RefusedError(TransportError):
+class RefusedError(TransportError, code="BK_REFUSED", outcome=Outcome.NOT_APPLIED):
     """A bookie refused a request for ``reason``. The outcome is UNKNOWN for FENCED and TIMEOUT, otherwise
     NOT_APPLIED."""
-
-    code = "BK_REFUSED"
-    outcome = Outcome.NOT_APPLIED
 
     def __init__(self, reason: Reason, what: str, *, value: str = "", remedy: str = "") -> None:
         unknown = reason in (Reason.FENCED, Reason.TIMEOUT)
