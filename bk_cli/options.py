@@ -134,17 +134,20 @@ def quorum(command: Command) -> Command:
     return command
 
 
-def size_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Parse an option in bytes, at least 1. Return None if it is not given."""
-    size = None if text is None else parse_size(text)
-    if text is not None and not size:
-        raise click.BadParameter(f"{text!r} is not a size such as 256m, 1g or 1048576", ctx, param)
-    return size
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """A number with a unit. ``parse`` returns None for a text that is no such number."""
+
+    def __init__(self, name: str, parse: Callable[[str], int | None], examples: str) -> None:
+        self.name, self._parse, self._examples = name, parse, examples
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = self._parse(value)
+        if number is None:
+            self.fail(f"{value!r} is not a {self.name} such as {self._examples}", param, ctx)
+        return number
 
 
-def time_option(ctx: click.Context, param: click.Parameter, text: str) -> int:
-    """Parse an option in milliseconds; 0 is allowed."""
-    time_ms = parse_time_ms(text)
-    if time_ms is None:
-        raise click.BadParameter(f"{text!r} is not a time such as 7d, 12h, 90s or 60000 (milliseconds)", ctx, param)
-    return time_ms
+SIZE = Number("size", lambda text: parse_size(text) or None, "256m, 1g or 1048576")
+"""The type of an option in bytes, at least 1."""
+TIME = Number("time", parse_time_ms, "7d, 12h, 90s or 60000 (milliseconds)")
+"""The type of an option in milliseconds; 0 is allowed."""

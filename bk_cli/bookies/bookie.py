@@ -142,8 +142,7 @@ def read_only(access: Access, bookie_id: str, switch: str, as_json: bool) -> int
 @click.option(
     "--wait",
     "wait_ms",
-    metavar="TIME",
-    callback=lambda ctx, param, text: None if text is None else options.time_option(ctx, param, text),
+    type=options.TIME,
     help="How long to watch the drain; 0: not at all.  [default: until it is drained]",
 )
 @options.as_json

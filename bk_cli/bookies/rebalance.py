@@ -35,16 +35,14 @@ MOVES_SHOWN = 20
 
 @click.command("rebalance")
 @options.dry_run
-@click.option("--rate", metavar="SIZE", default="50m", callback=options.size_option, help="Bytes a second it copies.")
+@click.option("--rate", type=options.SIZE, default="50m", help="Bytes a second it copies.")
 @click.option(
     "--tolerance",
     type=click.FloatRange(0, 100),
     default=5.0,
     help="Stop once the used shares of the disks differ by at most this many per cent.",
 )
-@click.option(
-    "--max-bytes", metavar="SIZE", callback=options.size_option, help="Plan to move at most this much.  [default: all]"
-)
+@click.option("--max-bytes", type=options.SIZE, help="Plan to move at most this much.  [default: all]")
 @click.option("--at-once", type=click.IntRange(1, 64), default=4, help="Ledgers that are moved at once.")
 @click.option("--rack-file", type=_FILE, help="File of the bookies' racks, as the writers have it (docs/python.md).")
 @click.option("--rack-script", type=_FILE, help="Script that prints the bookies' racks.")

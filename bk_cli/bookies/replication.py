@@ -89,7 +89,7 @@ def resume(access: Access) -> None:
 
 
 @replication.command("delay")
-@click.argument("time_ms", metavar="TIME", callback=options.time_option)
+@click.argument("time_ms", metavar="TIME", type=options.TIME)
 @access()
 def delay(access: Access, time_ms: int) -> None:
     """Set for the whole cluster how long a bookie may be away before its copies are restored elsewhere (such as
@@ -100,22 +100,20 @@ def delay(access: Access, time_ms: int) -> None:
 
 
 @click.command()
-@click.option("--rate", metavar="SIZE", default="100m", callback=options.size_option, help="Bytes a second it reads.")
+@click.option("--rate", type=options.SIZE, default="100m", help="Bytes a second it reads.")
 @click.option("--repairs", type=click.IntRange(min=1), default=8, help="Ledgers that are repaired at once.")
 @click.option(
     "--lost-bookie-delay",
     "delay_ms",
-    metavar="TIME",
+    type=options.TIME,
     default="60s",
-    callback=options.time_option,
     help="How long a bookie may be away; `bk replication delay` overrides it.",
 )
 @click.option(
     "--open-ledger-grace",
     "grace_ms",
-    metavar="TIME",
+    type=options.TIME,
     default="30s",
-    callback=options.time_option,
     help="How long the writer of an open ledger has to replace a lost bookie itself; then it is fenced.",
 )
 @click.option("--name", metavar="TEXT", help="Its name as an auditor and in locks.  [default: this host's name]")

@@ -24,19 +24,8 @@ SETTINGS = ("retentionMs", "retentionBytes")
 
 @click.command("compact")
 @click.argument("name")
-@click.option(
-    "--max-ledger-bytes",
-    metavar="SIZE",
-    callback=options.size_option,
-    default="256m",
-    help="Maximum size of a merged ledger.",
-)
-@click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    callback=options.size_option,
-    help="Stop after copying about this much.  [default: when all is done]",
-)
+@click.option("--max-ledger-bytes", type=options.SIZE, default="256m", help="Maximum size of a merged ledger.")
+@click.option("--max-bytes", type=options.SIZE, help="Stop after copying about this much.  [default: when all is done]")
 @options.dry_run
 @access(password=True)
 @options.as_json
@@ -143,20 +132,8 @@ def _print_trimmed(name: str, head: LogHead, start: int, below: list[Extent], dr
 
 @click.command("vacuum")
 @click.argument("name")
-@click.option(
-    "--delete-delay-ms",
-    metavar="TIME",
-    callback=options.time_option,
-    default="7d",
-    help="Keep what is younger than this.",
-)
-@click.option(
-    "--txn-retention-ms",
-    metavar="TIME",
-    callback=options.time_option,
-    default="30d",
-    help="Keep unused transactions for this long.",
-)
+@click.option("--delete-delay-ms", type=options.TIME, default="7d", help="Keep what is younger than this.")
+@click.option("--txn-retention-ms", type=options.TIME, default="30d", help="Keep unused transactions for this long.")
 @click.option("--force", is_flag=True, help="Allow less than 7 days and 30 days: only when no job is running.")
 @options.dry_run
 @access(password=True)

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.option(
     "--max-bytes-per-hour",
-    metavar="SIZE",
+    type=options.SIZE,
     default="20g",
-    callback=options.size_option,
     help="Maximum bytes that compaction copies in an hour.",
 )
-@click.option("--rate", metavar="SIZE", default="32m", callback=options.size_option, help="Bytes copied a second.")
+@click.option("--rate", type=options.SIZE, default="32m", help="Bytes copied a second.")
 @click.option(
     "--max-ledgers-per-hour",
     type=click.IntRange(min=0),
@@ -43,11 +42,7 @@ if TYPE_CHECKING:
     "--min-extents", type=click.IntRange(min=2), default=16, help="A log with fewer small extents is not compacted."
 )
 @click.option(
-    "--delete-delay-ms",
-    metavar="TIME",
-    default="7d",
-    callback=options.time_option,
-    help="How long unlinked ledgers are kept; at least 7 days.",
+    "--delete-delay-ms", type=options.TIME, default="7d", help="How long unlinked ledgers are kept; at least 7 days."
 )
 @click.option(
     "--passwords",

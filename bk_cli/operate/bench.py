@@ -24,7 +24,7 @@ COLUMNS = ("", "entries ", "entries/s ", "bytes/s ", "p50 ", "p99 ", "p99.9 ", "
 @click.option("--seconds", type=click.FloatRange(0.1, SECONDS_MAX), default=10.0, help="How long it appends.")
 @click.option("--writers", type=click.IntRange(1, WRITERS_MAX), default=1, help="Ledgers that are written at once.")
 @options.quorum
-@click.option("--entry-size", metavar="SIZE", default="1k", callback=options.size_option, help="Bytes of an entry.")
+@click.option("--entry-size", type=options.SIZE, default="1k", help="Bytes of an entry.")
 @click.option("--batch", type=click.IntRange(1, BATCH_MAX), default=100, help="Entries that are appended together.")
 @click.option(
     "--in-flight", type=click.IntRange(1, IN_FLIGHT_MAX), default=4, help="Batches that a writer has in flight."
@@ -32,13 +32,7 @@ COLUMNS = ("", "entries ", "entries/s ", "bytes/s ", "p50 ", "p99 ", "p99.9 ", "
 @click.option(
     "--rate", type=click.FloatRange(0), default=0.0, help="Entries a second of all writers; 0: as fast as possible."
 )
-@click.option(
-    "--max-bytes",
-    metavar="SIZE",
-    default="10g",
-    callback=options.size_option,
-    help="Append at most about this much.",
-)
+@click.option("--max-bytes", type=options.SIZE, default="10g", help="Append at most about this much.")
 @click.option("--read", "reads", is_flag=True, help="Read all of it back afterwards.")
 @click.option("--keep", is_flag=True, help="Keep the ledgers, and name them.")
 @options.as_json

@@ -40,9 +40,7 @@ def init(access: Access, as_json: bool) -> None:
 
 
 @cluster.command("top")
-@click.option(
-    "--every", "every_ms", metavar="TIME", default="2s", callback=options.time_option, help="Time between updates."
-)
+@click.option("--every", "every_ms", type=options.TIME, default="2s", help="Time between updates.")
 @click.option("--once", is_flag=True, help="Print one table, with rates over one second.")
 @access()
 @options.as_json
