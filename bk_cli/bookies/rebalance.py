@@ -210,10 +210,9 @@ async def _carry_out(
     from bk_core.client.repairing.mover import Mover
     from bk_core.client.repairing.repair import ByteRate
 
-    client = await access.connect(config)
-    began = time.monotonic()
     done: list[Moved] = []
-    try:
+    async with await access.connect(config) as client:
+        began = time.monotonic()
         mover = Mover(client, f"rebalance {socket.gethostname()}:{os.getpid()}", ByteRate(rate))
         moves = iter(plan.moves)
 
@@ -226,8 +225,6 @@ async def _carry_out(
 
         with output.progress("moving copies", plan.size) as advance:
             await asyncio.gather(*(work() for _ in range(at_once)))
-    finally:
-        await client.close()
     made = [moved for moved in done if not moved.why]
     size, took_s = sum(moved.size for moved in done), time.monotonic() - began
     output.print_result(

@@ -101,13 +101,9 @@ async def _run(access: Access, owner: str, config: UpkeepConfig, passwords: Call
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    client = await access.connect()
-    try:
-        async with UpkeepWorker(client, owner, config, passwords):
-            output.print_line(f"ready {owner}")
-            await stop.wait()
-    finally:
-        await client.close()
+    async with await access.connect() as client, UpkeepWorker(client, owner, config, passwords):
+        output.print_line(f"ready {owner}")
+        await stop.wait()
     return 0
 
 
@@ -116,14 +112,11 @@ async def _once(
 ) -> int:
     from bk_core.logs.upkeep_worker import UpkeepWorker
 
-    client = await access.connect()
-    try:
+    async with await access.connect() as client:
         worker = UpkeepWorker(client, owner, config, passwords)
         plan = await worker.look()
         other = None if plan is not None else await asyncio.to_thread(client.store.current_upkeep_worker)
         await asyncio.to_thread(client.store.withdraw_upkeep_vote)
-    finally:
-        await client.close()
     if plan is None:
         output.print_result(as_json, {"elected": other, "done": False}, f"{other or 'another worker'} keeps the logs")
         return 0
@@ -135,11 +128,8 @@ async def _once(
 async def _dry_run(access: Access, config: UpkeepConfig, passwords: Callable[[str], bytes], as_json: bool) -> int:
     from bk_core.logs.upkeep_worker import dry_run
 
-    client = await access.connect()
-    try:
+    async with await access.connect() as client:
         plan, record, elected = await dry_run(client, config, passwords)
-    finally:
-        await client.close()
     _print_plan(plan, as_json, dry_run=True)
     _print_record(record, elected, as_json)
     return 0

@@ -88,14 +88,11 @@ async def _see(
     from bk_cli.explain.placement_findings import PlacementSeen
     from bk_core.cluster.bookies import states_of
 
-    client = await access.connect(config)
-    try:
+    async with await access.connect(config) as client:
         record = (await client.read_metadata(ledger_id)).value if ledger_id is not None else None
         said, store = await client.bookies_for_repair(), client.store
         known = await asyncio.to_thread(store.known_bookies)
         read_only = await asyncio.to_thread(store.read_only_bookies)
-    finally:
-        await client.close()
     named = {bookie for fragment in record.fragments for bookie in fragment.ensemble} if record is not None else ()
     states = dict.fromkeys(named, "gone") | states_of(store, said.writable, read_only, known)
     if record is not None:

@@ -35,13 +35,9 @@ async def _run(connect: Connect, owner: str, config: AutoRecoveryConfig, on_read
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    client = await connect()
-    try:
-        async with AutoRecovery(client, owner, config):
-            on_ready()
-            await stop.wait()
-    finally:
-        await client.close()
+    async with await connect() as client, AutoRecovery(client, owner, config):
+        on_ready()
+        await stop.wait()
     return 0
 
 
