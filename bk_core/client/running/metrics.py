@@ -24,6 +24,12 @@ logger = logging.getLogger("bk_core.client.slow")
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
+def _counter(help_text: str) -> int:
+    """Return a field that counts from 0."""
+    counter: int = field(default=0, metadata={"help": help_text})
+    return counter
+
+
 def _histogram() -> Histogram:
     return Histogram(SECONDS)
 
@@ -40,27 +46,32 @@ class ClientMetrics:
     the first entries came. ``slow_operations`` counts operations that took ``slow_operation_ms`` or longer.
     """
 
-    ledgers_created: int = 0
-    ledgers_opened: int = 0
-    ledgers_deleted: int = 0
-    appended_entries: int = 0
-    appended_bytes: int = 0
-    appended_frames: int = 0
-    confirmed_entries: int = 0
-    append_seconds: Histogram = field(default_factory=_histogram)
-    sessions_broken: int = 0
-    sessions_refused: int = 0
-    ensemble_changes: int = 0
-    underreplicated_marks: int = 0
-    writers_failed: dict[str, int] = field(default_factory=dict)
-    read_entries: int = 0
-    read_bytes: int = 0
-    read_seconds: Histogram = field(default_factory=_histogram)
-    reads_failed: int = 0
-    recoveries: int = 0
-    recoveries_failed: int = 0
-    recovered_entries: int = 0
-    slow_operations: int = 0
+    ledgers_created: int = _counter("Ledgers created")
+    ledgers_opened: int = _counter("Ledgers opened for reading")
+    ledgers_deleted: int = _counter("Ledgers deleted")
+    appended_entries: int = _counter("Entries sent to bookies")
+    appended_bytes: int = _counter("Payload bytes of entries sent to bookies")
+    appended_frames: int = _counter("Frames in which entries were sent")
+    confirmed_entries: int = _counter("Entries confirmed by an ack quorum")
+    append_seconds: Histogram = field(
+        default_factory=_histogram,
+        metadata={"help": "Seconds from sending the oldest frame of a burst to its confirmation"},
+    )
+    sessions_broken: int = _counter("Connections to bookies that broke while a writer used them")
+    sessions_refused: int = _counter("Sessions of writers that a bookie ended")
+    ensemble_changes: int = _counter("Times that a writer replaced bookies of its ledger")
+    underreplicated_marks: int = _counter("Ledgers marked as lacking copies")
+    writers_failed: dict[str, int] = field(default_factory=dict, metadata={"help": "Writers that ended with an error"})
+    read_entries: int = _counter("Entries read")
+    read_bytes: int = _counter("Bytes of the entries, or parts of entries, that were read")
+    read_seconds: Histogram = field(
+        default_factory=_histogram, metadata={"help": "Seconds from the call of a read to its first entries"}
+    )
+    reads_failed: int = _counter("Reads that ended with an error")
+    recoveries: int = _counter("Recoveries of ledgers that began")
+    recoveries_failed: int = _counter("Recoveries that ended with an error")
+    recovered_entries: int = _counter("Entries written back by recoveries")
+    slow_operations: int = _counter("Operations that took slow_operation_ms or longer")
 
     def snapshot(self) -> ClientMetrics:
         """Return a copy of the counters, which does not change."""
@@ -122,35 +133,11 @@ def _name(field_name: str) -> str:
     return f"bookkeeper_client_{field_name}{'' if field_name.endswith('_seconds') else '_total'}"
 
 
-_HELP = {
-    "ledgers_created": "Ledgers created",
-    "ledgers_opened": "Ledgers opened for reading",
-    "ledgers_deleted": "Ledgers deleted",
-    "appended_entries": "Entries sent to bookies",
-    "appended_bytes": "Payload bytes of entries sent to bookies",
-    "appended_frames": "Frames in which entries were sent",
-    "confirmed_entries": "Entries confirmed by an ack quorum",
-    "append_seconds": "Seconds from sending the oldest frame of a burst to its confirmation",
-    "sessions_broken": "Connections to bookies that broke while a writer used them",
-    "sessions_refused": "Sessions of writers that a bookie ended",
-    "ensemble_changes": "Times that a writer replaced bookies of its ledger",
-    "underreplicated_marks": "Ledgers marked as lacking copies",
-    "writers_failed": "Writers that ended with an error",
-    "read_entries": "Entries read",
-    "read_bytes": "Bytes of the entries, or parts of entries, that were read",
-    "read_seconds": "Seconds from the call of a read to its first entries",
-    "reads_failed": "Reads that ended with an error",
-    "recoveries": "Recoveries of ledgers that began",
-    "recoveries_failed": "Recoveries that ended with an error",
-    "recovered_entries": "Entries written back by recoveries",
-    "slow_operations": "Operations that took slow_operation_ms or longer",
-}
-
 METRICS: tuple[Metric, ...] = tuple(
     Metric(
         _name(each.name),
         "histogram" if each.name.endswith("_seconds") else "counter",
-        _HELP[each.name],
+        each.metadata["help"],
         ("code",) if each.name == "writers_failed" else (),
     )
     for each in fields(ClientMetrics)
