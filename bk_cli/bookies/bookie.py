@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +79,7 @@ def run(
     """Run a bookie until SIGTERM or Ctrl-C."""
     from bookie_server.main import run as run_bookie
 
-    root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    log_level.listen_to_signals()
+    log_level.log_as_server()
     if lifeline_fd is not None:
         from bk_cli.local import lifeline
 

@@ -4,7 +4,6 @@ repair them."""
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 
@@ -123,9 +122,7 @@ def autorecovery(access: Access, rate: int, repairs: int, delay_ms: int, grace_m
     from bookie_server.autorecovery.main import run
     from bookie_server.autorecovery.settings import AutoRecoveryConfig
 
-    root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    log_level.listen_to_signals()
+    log_level.log_as_server()
     config = AutoRecoveryConfig(
         replication_bytes_per_s=rate,
         repairs_max=repairs,

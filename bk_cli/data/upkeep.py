@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -89,9 +88,7 @@ def upkeep(
         return asyncio.run(_dry_run(access, config, passwords, as_json))
     if once:
         return asyncio.run(_once(access, owner, config, passwords, as_json))
-    root = logging.getLogger()
-    root.setLevel(min(root.level, logging.INFO))  # operators read a server's log later
-    log_level.listen_to_signals()
+    log_level.log_as_server()
     return asyncio.run(_run(access, owner, config, passwords))
 
 

@@ -38,9 +38,11 @@ def set_level(level: str, name: str = "") -> None:
     logger.warning("the level of %s is now %s", name or "all loggers", logging.getLevelName(found.level))
 
 
-def listen_to_signals() -> None:
-    """Install signal handlers. SIGUSR1 sets the root's level to DEBUG, and SIGUSR2 sets it back (decision 0058). The
-    caller must be the main thread."""
+def log_as_server() -> None:
+    """Log from INFO on, because operators read a server's log later. SIGUSR1 sets the root's level to DEBUG, and
+    SIGUSR2 sets it back (decision 0058). The caller must be the main thread."""
+    root = logging.getLogger()
+    root.setLevel(min(root.level, logging.INFO))
     signal.signal(signal.SIGUSR1, lambda *_: set_level("DEBUG"))
     signal.signal(signal.SIGUSR2, lambda *_: set_level(BACK))
 

@@ -26,8 +26,9 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
 
 
 def test_signals_make_a_server_tell_more_and_then_as_before(root: logging.Logger) -> None:
-    root.setLevel(logging.INFO)
-    log_level.listen_to_signals()
+    root.setLevel(logging.ERROR)
+    log_level.log_as_server()
+    assert root.level == logging.INFO
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGUSR1)
         assert root.level == logging.DEBUG
