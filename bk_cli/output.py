@@ -11,9 +11,9 @@ import datetime
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -70,15 +70,10 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     return table
 
 
-class ShowTable(Protocol):
-    """A function that draws a table, and lines below it, in place of the previous ones."""
-
-    def __call__(self, columns: Sequence[str], rows: Iterable[Sequence[object]], notes: Sequence[str], /) -> None: ...
-
-
 @contextmanager
-def live_table() -> Iterator[ShowTable]:
-    """Open a table that is drawn again and again, on a screen of its own if stdout is a terminal."""
+def live_table() -> Iterator[Callable[[Sequence[str], Iterable[Sequence[object]], Sequence[str]], None]]:
+    """Open a table that is drawn again and again, on a screen of its own if stdout is a terminal. Yields a function
+    that draws columns, rows and the lines below them in place of the previous ones."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -147,15 +142,10 @@ def print_entries(
             print_line(f"{number}\t{payload_text(payload)}")
 
 
-class Advance(Protocol):
-    """A function that reports progress since its last call."""
-
-    def __call__(self, done: float, /) -> None: ...
-
-
 @contextmanager
-def progress(what: str, total: float | None = None) -> Iterator[Advance]:
-    """Show the progress of long work on stderr, only if it is a terminal."""
+def progress(what: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Show the progress of long work on stderr, only if it is a terminal. Yields a function to call with the progress
+    since its last call."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
