@@ -12,6 +12,7 @@ message of each layout, and a message that differs in any byte that is not data 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -88,6 +89,7 @@ class _Part:
         return np.asarray(wrong.any(axis=1))
 
 
+@dataclass(slots=True, eq=False)
 class MessageLayout:
     """The layout of a message. ``prefix`` is everything before the entry, and ``suffix`` everything after it. ``key``
     is a pair: the row of the matrix that gets the ledger key's position, and the position in the message, which counts
@@ -95,19 +97,12 @@ class MessageLayout:
     for all messages of the layout. ``outer`` and ``entry_length`` are the length fields of the inner message and of the
     entry."""
 
-    __slots__ = ("constants", "entry_length", "key", "outer", "prefix", "suffix")
-
-    def __init__(
-        self,
-        prefix: _Part,
-        suffix: _Part,
-        outer: Field,
-        entry_length: Field | None,
-        key: tuple[int, int] | None,
-        constants: list[tuple[int, int]],
-    ) -> None:
-        self.prefix, self.suffix, self.outer = prefix, suffix, outer
-        self.entry_length, self.key, self.constants = entry_length, key, constants
+    prefix: _Part
+    suffix: _Part
+    outer: Field
+    entry_length: Field | None
+    key: tuple[int, int] | None
+    constants: list[tuple[int, int]]
 
     def fits(self, data: memoryview, begin: int, length: int) -> bool:
         """Return whether one frame seems to have this layout. Only :meth:`read` compares all bytes."""

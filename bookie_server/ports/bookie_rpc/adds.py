@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
@@ -59,14 +60,13 @@ class Sent(NamedTuple):
         return self.txns, self.ids
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """A call that waits until all adds before it are answered. ``sessions`` is the number of sessions that still have
     such adds."""
 
-    __slots__ = ("answer", "sessions")
-
-    def __init__(self, answer: Callable[[], None], sessions: int) -> None:
-        self.answer, self.sessions = answer, sessions
+    answer: Callable[[], None]
+    sessions: int
 
 
 class ServedSession:
