@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 
 from bk_cli import exit_codes, output
@@ -176,12 +175,6 @@ def _refuse_stuck(bookie_id: BookieId, left: Iterable[CopiesLeft]) -> None:
     )
 
 
-@dataclass(slots=True)
-class DrainSample:
-    at_s: float
-    size: int
-
-
 class DrainWatch:
     """The remaining work of a drain. ``left`` maps each ledger to its remaining copies. It marks the ledgers that are
     not marked."""
@@ -190,7 +183,7 @@ class DrainWatch:
         self._store, self._bookie_id = store, bookie_id
         self._random = random.Random(0)
         self._turn: list[LedgerId] = []
-        self._samples: list[DrainSample] = []
+        self._samples: list[tuple[float, int]] = []  # the time and the size of the last polls
         self._cluster = ClusterRead(())
         self.left: dict[LedgerId, CopiesLeft] = {}
         self.begun = 0  # the largest number of ledgers in a survey
@@ -266,14 +259,14 @@ class DrainWatch:
     # --- progress ---
 
     def _note(self) -> None:
-        self._samples = [*self._samples[-29:], DrainSample(time.monotonic(), self.size)]
+        self._samples = [*self._samples[-29:], (time.monotonic(), self.size)]
 
     @property
     def rate(self) -> float:
         """The bytes per second that left the bookie during the last polls."""
-        first, last = self._samples[0], self._samples[-1]
-        took_s = last.at_s - first.at_s
-        return max(0.0, (first.size - last.size) / took_s) if took_s > 0 else 0.0
+        (began_s, before), (ended_s, after) = self._samples[0], self._samples[-1]
+        took_s = ended_s - began_s
+        return max(0.0, (before - after) / took_s) if took_s > 0 else 0.0
 
     @property
     def eta_s(self) -> float | None:
