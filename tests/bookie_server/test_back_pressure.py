@@ -188,8 +188,7 @@ async def took(doing: Coroutine[Any, Any, Any]) -> float:
 async def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Path, lane: str) -> None:
     """Streams that hold all but the last byte of a message of 8 MiB, and others after those that were cut. What is kept
     at once is what came since the watch looked last: more of it on a faster machine, but never near all of it."""
-
-    async def story(server: Server) -> None:
+    async with throttling(tmp_path, lane, memory_bytes_max=300 * MIB) as server:
         await server.lane().write(1, 0, [b"a"])
         offered = 0
 
@@ -206,9 +205,6 @@ async def test_messages_that_never_end_fill_no_more_than_is_allowed(tmp_path: Pa
         assert offered >= 3200 * MIB
         assert server.bytes("VmHWM") < 2500 * MIB, "else it is kept until somebody ends it"
         assert await took(server.lane().write(1, 1, [b"b"])) < 5
-
-    async with throttling(tmp_path, lane, memory_bytes_max=300 * MIB) as world:
-        await story(world)
 
 
 @pytest.mark.rule("L3")

@@ -29,6 +29,7 @@ from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
 from tests.kit.lanes import KEY, Lane, Listener, bookie_config
 from tests.kit.memory_store import MemoryStore
+from tests.kit.waiting import eventually
 
 LEDGERS = range(100, 124)
 OLD = range(100, 112)
@@ -103,7 +104,7 @@ async def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tm
         assert homes(bookie) == before
 
 
-def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_other(
+async def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_other(
     store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = {"a": 0.5, "b": 0.5}
@@ -113,40 +114,30 @@ def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to_the_o
         free = round((1 << 28) * (1 - share))
         return SimpleNamespace(f_blocks=1 << 28, f_frsize=4096, f_bfree=free, f_bavail=free)
 
-    async def until(writable: bool) -> None:
-        async with asyncio.timeout(5):
-            while (list(store.writable_bookies()) == ["b1"]) is not writable:
-                await asyncio.sleep(0.01)
-
-    async def story() -> None:
-        async with running(store, tmp_path) as (bookie, lane):
-            for ledger in OLD:
-                await lane.write(ledger, 0, [b"a"])
-            in_a, in_b = (sorted(homes(bookie)[name]) for name in "ab")
-            used["a"] = 0.96
-            async with asyncio.timeout(5):
-                while not bookie._availability._watches[0].read_only:
-                    await asyncio.sleep(0.01)
-            assert list(store.writable_bookies()) == ["b1"]
-            assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY
-            await lane.write(in_b[0], 1, [b"b"])
-            for ledger in LEDGERS[len(OLD) :]:
-                await lane.write(ledger, 0, [b"new"])
-            assert homes(bookie)["a"] == set(in_a)
-            assert (await lane.fence(in_a[0])).fenced
-            await lane.write(in_a[0], 1, [b"recovered"], mode=AttachMode.RECOVER)
-            used["b"] = 0.97
-            await until(writable=False)
-            assert list(store.read_only_bookies()) == ["b1"]
-            assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
-            assert (await lane.fence(999)).fenced
-            used["a"] = 0.5
-            await until(writable=True)
-            await lane.write(in_a[1], 1, [b"again"])
-            assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
-
     monkeypatch.setattr(os, "statvfs", statvfs)
-    asyncio.run(story())
+    async with running(store, tmp_path) as (bookie, lane):
+        for ledger in OLD:
+            await lane.write(ledger, 0, [b"a"])
+        in_a, in_b = (sorted(homes(bookie)[name]) for name in "ab")
+        used["a"] = 0.96
+        await eventually(lambda: bookie._availability._watches[0].read_only)
+        assert list(store.writable_bookies()) == ["b1"]
+        assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY
+        await lane.write(in_b[0], 1, [b"b"])
+        for ledger in LEDGERS[len(OLD) :]:
+            await lane.write(ledger, 0, [b"new"])
+        assert homes(bookie)["a"] == set(in_a)
+        assert (await lane.fence(in_a[0])).fenced
+        await lane.write(in_a[0], 1, [b"recovered"], mode=AttachMode.RECOVER)
+        used["b"] = 0.97
+        await eventually(lambda: not store.writable_bookies())
+        assert list(store.read_only_bookies()) == ["b1"]
+        assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
+        assert (await lane.fence(999)).fenced
+        used["a"] = 0.5
+        await eventually(lambda: list(store.writable_bookies()) == ["b1"])
+        await lane.write(in_a[1], 1, [b"again"])
+        assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
 
 
 @pytest.mark.rule("S8")

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import wait
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +22,7 @@ from bookie_server.machine.disk_places import Place
 from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.maintenance.maintenance import Maintenance
 from tests.kit.segment_world import Storage, assert_honest, entries, fence_record
+from tests.kit.waiting import eventually
 
 SEGMENT_BYTES = 64 << 10
 PART_S = 10
@@ -113,11 +114,6 @@ class Rig:
         for k in range(100, 300):
             await self.commit(part(k), reserve=reserve)
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PART_S):
-            while not holds():
-                await asyncio.sleep(0.005)
-
     async def stop(self) -> None:
         self.files.go.set()
         self.files.sync.set()
@@ -151,8 +147,8 @@ async def test_groups_are_acked_while_full_segments_wait_for_their_index(tmp_pat
         assert rig.sealed == []
         assert len(rig.storage.log.seal_jobs) > 4
         rig.files.go.set()
-        await rig.until(lambda: not rig.storage.log.seal_jobs)
-        await rig.until(lambda: len(rig.sealed) > 4)
+        await eventually(lambda: not rig.storage.log.seal_jobs)
+        await eventually(lambda: len(rig.sealed) > 4)
         assert rig.sealed == sorted(rig.sealed)
     again = Storage(tmp_path / "d", segment_bytes=SEGMENT_BYTES)
     assert again.report.segments_scanned == 1, "a clean stop leaves one segment without an index"
@@ -164,11 +160,11 @@ async def test_spares_are_made_before_they_are_needed(tmp_path: Path) -> None:
     async with a_rig(tmp_path / "d") as rig:
         pool = rig.storage.log.pool
         await rig.commit(fence_record(9))
-        await rig.until(lambda: pool.spares == 1)
+        await eventually(lambda: pool.spares == 1)
         rig.files.makers.clear()
         for k in range(30):
             await rig.commit(part(k))
-            await rig.until(lambda: pool.spares >= rig.storage.log.spares_wanted)
+            await eventually(lambda: pool.spares >= rig.storage.log.spares_wanted)
         assert rig.storage.log.stats.segments > 9
         assert set(rig.files.makers) == {"bookie-maintenance"}
 
@@ -178,7 +174,7 @@ async def test_on_a_full_disk_fences_get_through_where_adds_do_not(tmp_path: Pat
     async with a_rig(tmp_path / "d") as rig:
         pool = rig.storage.log.pool
         await rig.commit(fence_record(9))
-        await rig.until(lambda: pool.spares == 1)
+        await eventually(lambda: pool.spares == 1)
         rig.files.full = True
         refused = None
         for k in range(9):
@@ -254,7 +250,7 @@ async def test_large_groups_and_many_frames_go_to_the_thread(tmp_path: Path) -> 
             rig.files.syncing.clear()
             rig.files.sync.clear()
             rig.committer.put(frames)
-            await rig.until(rig.files.syncing.is_set)  # the loop goes on while the thread waits for the disk
+            await eventually(rig.files.syncing.is_set)  # the loop goes on while the thread waits for the disk
             rig.files.sync.set()
             assert not isinstance(await asyncio.wait_for(rig.answers.get(), PART_S), BookKeeperError)
 
@@ -266,7 +262,7 @@ async def test_a_slow_disk_stalls_the_loop_once_and_not_again_until_it_is_fast(t
         rig.files.syncing.clear()
         rig.files.sync.clear()
         rig.committer.put([entries(1, [100])])
-        await rig.until(rig.files.syncing.is_set)
+        await eventually(rig.files.syncing.is_set)
         await asyncio.sleep(0.05)
         rig.files.sync.set()
         await asyncio.wait_for(rig.answers.get(), PART_S)
@@ -278,7 +274,7 @@ async def test_the_position_is_recorded_after_the_last_commit_on_the_loop(tmp_pa
     async with a_rig(tmp_path, inline_s=PART_S) as rig:
         await warmed(rig)
         assert rig.storage.log.position_unrecorded
-        await rig.until(lambda: not rig.storage.log.position_unrecorded)
+        await eventually(lambda: not rig.storage.log.position_unrecorded)
 
 
 @pytest.mark.rule("S6")
@@ -298,14 +294,10 @@ async def test_a_failed_sync_on_the_loop_is_final(tmp_path: Path) -> None:
 
 
 async def test_each_answer_says_how_large_a_group_may_be(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
-        await rig.commit(part(0))
-        assert rig.group_bytes == 1 << 20
-
-    async with a_rig(tmp_path / "thread") as world:
-        await story(world)
-    async with a_rig(tmp_path / "loop", inline_s=1.0) as world:
-        await story(world)
+    for inline_s in (0.0, 1.0):
+        async with a_rig(tmp_path / str(inline_s), inline_s=inline_s) as rig:
+            await rig.commit(part(0))
+            assert rig.group_bytes == 1 << 20
 
 
 async def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from bookie_server.storage.maintenance.schedule import MaintenanceLimits
 from bookie_server.storage.start.replay import open_segments
 from tests.kit.bookie_effects import parted
 from tests.kit.lanes import KEY, frame
+from tests.kit.waiting import eventually
 
 SEGMENT_BYTES = 12 << 20
 
@@ -418,9 +419,7 @@ async def test_bug_in_the_reader_thread_ends_the_bookie_and_its_stop_waits_for_n
     async with rig(tmp_path) as bookie:
         driver = bookie.engine._logs[0]
         driver.read("no read")  # type: ignore[arg-type]  # a bug in the reader is what is tested
-        async with asyncio.timeout(5):
-            while not bookie.failures:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: bool(bookie.failures))
         assert [type(error) for error in bookie.failures] == [StorageFailedError]
         assert "the reader thread failed" in str(bookie.failures[0])
         with pytest.raises(Stopping):

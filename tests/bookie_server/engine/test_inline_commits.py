@@ -12,6 +12,7 @@ from bk_core.errors import BookKeeperError
 from bookie_server.engine.commits.queue import INLINE_BYTES
 from tests.bookie_server.engine.test_committer import PART_S, a_rig, warmed
 from tests.kit.segment_world import entries
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.parametrize("frames", [1, 2], ids=["one frame a group", "two frames a group"])
@@ -36,7 +37,7 @@ async def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -
         rig.files.syncing.clear()
         rig.files.sync.clear()
         rig.committer.put([entries(1, range(300, 340), size=1700)])
-        await rig.until(rig.files.syncing.is_set)
+        await eventually(rig.files.syncing.is_set)
         end = rig.storage.log.position
         rig.committer.put([entries(1, [9_000])])
         for _ in range(20):

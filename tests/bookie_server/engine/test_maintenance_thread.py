@@ -181,17 +181,14 @@ async def test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_app
     kept.directory.close()
 
 
-def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story() -> None:
+async def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "bookie_server.engine.maintenance_thread"):
         kept = Kept(tmp_path / "d", files=Files())
         thread = thread_of(kept, [], stats_interval_s=0.05)
         thread.start()
         await eventually(lambda: len(caplog.records) >= 2)
         await asyncio.to_thread(thread.stop)
         kept.close()
-
-    with caplog.at_level(logging.INFO, "bookie_server.engine.maintenance_thread"):
-        asyncio.run(story())
     assert "segments_sealed=0 " in caplog.messages[0]
 
 

@@ -31,6 +31,7 @@ from bk_core.model import BOOKIE_RPC, INCARNATION_PROPERTY, BookieServiceInfo
 from bookie_server.main import Bookie, run, started
 from tests.kit.lane_table import PUBLISHED
 from tests.kit.lanes import bookie_config
+from tests.kit.waiting import eventually
 from tests.kit.zookeeper_proxy import ZooKeeperProxy
 
 
@@ -196,7 +197,7 @@ def test_start_without_a_store_says_that_it_tries_again_and_fails_in_the_end(
 
 
 @pytest.mark.zookeeper
-def test_start_waits_for_a_store_that_comes_late(
+async def test_start_waits_for_a_store_that_comes_late(
     zookeeper_server: ZooKeeperServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After a power cut the machines of a cluster start together, and ZooKeeper's is not the first."""
@@ -204,20 +205,14 @@ def test_start_waits_for_a_store_that_comes_late(
     proxy.cut()
     with closing(open_store(f"zk://{zookeeper_server.connect_string}/late/ledgers")) as watcher:
         watcher.initialize_cluster()
-
-        async def story() -> None:
-            config = bookie_config(tmp_path, f"zk://127.0.0.1:{proxy.port}/late/ledgers", metadata_timeout_s=1.0)
-            starting = asyncio.create_task(started(partial(Bookie.start, config), 30.0, asyncio.Event()))
-            async with asyncio.timeout(20):
-                while "the start is retried" not in caplog.text:
-                    await asyncio.sleep(0.02)
-                proxy.restore()
-                bookie = await starting
-            assert bookie is not None
-            assert list(watcher.writable_bookies()) == [bookie.bookie_id]
-            await bookie.stop()
-
-        asyncio.run(story())
+        config = bookie_config(tmp_path, f"zk://127.0.0.1:{proxy.port}/late/ledgers", metadata_timeout_s=1.0)
+        starting = asyncio.create_task(started(partial(Bookie.start, config), 30.0, asyncio.Event()))
+        await eventually(lambda: "the start is retried" in caplog.text, 20)
+        proxy.restore()
+        bookie = await starting
+        assert bookie is not None
+        assert list(watcher.writable_bookies()) == [bookie.bookie_id]
+        await bookie.stop()
     proxy.close()
 
 

@@ -28,6 +28,7 @@ from tests.bookie_server.ports.secure_kit import secure_bookie
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import DEADLINE_S, KEY, Listener, bookie_config
 from tests.kit.tls_world import tls_bookie
+from tests.kit.waiting import eventually
 
 OTHER_KEY = b"k" * 20
 
@@ -116,7 +117,7 @@ async def test_hints_of_deleted_ledgers_are_told_with_the_first_of_many(
 ) -> None:
     async with tls_bookie(tmp_path) as world, world.lane(lane, world.authority.issue("ingest").tls()) as one:
         await one.link.delete_hint([5, 6], deadline_s=DEADLINE_S)
-        await _wait(lambda: bool(told("delete-hint")))
+        await eventually(lambda: bool(told("delete-hint")))
         (event,) = told("delete-hint")
         assert (event["ledgers"], event["count"], event["outcome"]) == ([5, 6], 2, "done")
         assert event["identity"] == "CN=ingest,O=Example"
@@ -135,9 +136,7 @@ async def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
             monkeypatch.setattr(engine.logs[0].committer, "put", lambda *_, **__: None)  # a disk that stands still
             with pytest.raises(BookKeeperError):
                 await one.link.fence(7, KEY, deadline_s=0.2)
-        async with asyncio.timeout(DEADLINE_S):
-            while len(told("fence")) < 2:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(told("fence")) == 2)
     assert outcomes(told("fence"))[1][:3] == ("fence", 7, "unknown")
 
 
@@ -252,9 +251,9 @@ async def test_what_the_bookie_does_by_itself_and_by_order_is_told(
         bookie._collected(LedgersDeleted((5, 6)))
         bookie._collected(CopiesUnwanted((8,)))
         world._store.write_bookie_order(bookie.bookie_id, BookieOrder(Order.DRAIN, 0))
-        await _wait(lambda: bool(told("read-only")))
+        await eventually(lambda: bool(told("read-only")))
         world._store.write_bookie_order(bookie.bookie_id, None)
-        await _wait(lambda: bool(told("writable")))
+        await eventually(lambda: bool(told("writable")))
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [(line["did"], line.get("ledgers")) for line in lines] == [
         ("delete", [5, 6]),
@@ -263,9 +262,3 @@ async def test_what_the_bookie_does_by_itself_and_by_order_is_told(
         ("writable", None),
     ]
     assert "drained" in lines[2]["why"]
-
-
-async def _wait(until: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not until():
-            await asyncio.sleep(0.05)

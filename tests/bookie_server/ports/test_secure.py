@@ -34,21 +34,13 @@ from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from bk_core.wire.proto import lane_pb2
 from bookie_server.config import BookieConfig
-from tests.bookie_server.ports.secure_kit import KEY_HEX, SecureWorld, secure_bookie
+from tests.bookie_server.ports.secure_kit import KEY_HEX, secure_bookie
 from tests.kit.certificates import Authority
 from tests.kit.lane_table import OURS
 from tests.kit.lanes import KEY, Lane, Listener
 
 DEADLINE_S = 5.0
-
-
-def on_our_lanes(story: Callable[[SecureWorld, str], Awaitable[None]]) -> Callable[..., None]:
-    @pytest.mark.parametrize("lane", OURS)
-    async def test(lane: str, tmp_path: Path) -> None:
-        async with secure_bookie(tmp_path) as world:
-            await story(world, lane)
-
-    return test
+on_our_lanes = pytest.mark.parametrize("lane", OURS)
 
 
 async def refused(asked: Awaitable[object]) -> Reason:
@@ -137,137 +129,132 @@ async def test_every_path_of_the_admin_port_is_in_the_table_of_needs(tmp_path: P
 # --- nothing without a right ---
 
 
-async def _nothing_without_a_role(world: SecureWorld, lane: str) -> None:
-    ledger = world.ledger()
-    async with world.lane(lane, "nobody") as there:
-        asked = everything(there, ledger)
-        assert {*asked, *WITHOUT_A_RIGHT} == {name for needs in LANES.values() for name in needs}
-        for name, ask in asked.items():
-            assert await refused(ask()) is Reason.PERMISSION_DENIED, name
-    for name in asked:  # a link asks for grants of its own once one was refused
-        async with world.lane(lane, "nobody", wallet=Held(b"", Right(63), 1e18, 1e18)) as there:
-            reason = await refused(everything(there, ledger)[name]())
-            assert reason in (Reason.GRANT_NEEDED, Reason.PERMISSION_DENIED), f"{name} without a grant"
+@on_our_lanes
+async def test_nothing_of_our_lanes_is_done_without_a_role_or_without_a_grant(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        ledger = world.ledger()
+        async with world.lane(lane, "nobody") as there:
+            asked = everything(there, ledger)
+            assert {*asked, *WITHOUT_A_RIGHT} == {name for needs in LANES.values() for name in needs}
+            for name, ask in asked.items():
+                assert await refused(ask()) is Reason.PERMISSION_DENIED, name
+        for name in asked:  # a link asks for grants of its own once one was refused
+            async with world.lane(lane, "nobody", wallet=Held(b"", Right(63), 1e18, 1e18)) as there:
+                reason = await refused(everything(there, ledger)[name]())
+                assert reason in (Reason.GRANT_NEEDED, Reason.PERMISSION_DENIED), f"{name} without a grant"
 
 
-test_nothing_of_our_lanes_is_done_without_a_role_or_without_a_grant = on_our_lanes(_nothing_without_a_role)
+@on_our_lanes
+async def test_a_role_gives_what_the_table_says_and_no_more(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        ledger = world.ledger()
+        world.give("reader", "CN=reader")
+        world.give("writer", "CN=writer")
+        for who in ("reader", "writer"):
+            rights = Right.LOOK | Right.READ if who == "reader" else Right(31)
+            async with world.lane(lane, who) as there:
+                for name, ask in everything(there, ledger).items():
+                    need = next(needs[name] for needs in LANES.values() if name in needs)
+                    try:
+                        await ask()
+                        reason = Reason.REASON_NONE
+                    except RefusedError as error:
+                        reason = error.reason
+                    allowed = reason not in (Reason.PERMISSION_DENIED, Reason.GRANT_NEEDED)
+                    assert allowed is (need.right in rights), f"{who}: {name}: {reason.name}"
 
 
-async def _what_a_role_gives(world: SecureWorld, lane: str) -> None:
-    ledger = world.ledger()
-    world.give("reader", "CN=reader")
-    world.give("writer", "CN=writer")
-    for who in ("reader", "writer"):
-        rights = Right.LOOK | Right.READ if who == "reader" else Right(31)
-        async with world.lane(lane, who) as there:
-            for name, ask in everything(there, ledger).items():
-                need = next(needs[name] for needs in LANES.values() if name in needs)
-                try:
-                    await ask()
-                    reason = Reason.REASON_NONE
-                except RefusedError as error:
-                    reason = error.reason
-                allowed = reason not in (Reason.PERMISSION_DENIED, Reason.GRANT_NEEDED)
-                assert allowed is (need.right in rights), f"{who}: {name}: {reason.name}"
-
-
-test_a_role_gives_what_the_table_says_and_no_more = on_our_lanes(_what_a_role_gives)
-
-
-async def _where_a_role_counts(world: SecureWorld, lane: str) -> None:
-    orders, other = world.ledger({"bk.log": b"orders-eu"}), world.ledger({"bk.log": b"invoices"})
-    mine = world.ledger({"bk.owner": b"CN=client,O=Example"})
-    world.give("writer", "CN=client", "log:orders-*")
-    world.give("reader", "CN=client", "owner")
-    async with world.lane(lane, "client") as there:
-        await there.write(orders, 0, [b"entry"])
-        assert await refused(read_of(there, other)) is Reason.PERMISSION_DENIED
-        await read_of(there, mine)
-        listener = Listener()
-        there.attach(mine, listener)
-        assert await listener.ended(2) == (0, Reason.PERMISSION_DENIED)
-    async with world.lane(lane, "client") as there:
-        with pytest.raises(RefusedError) as caught:
-            await there.link.read_lac(other, deadline_s=DEADLINE_S)
-        assert caught.value.what == (
-            f"CN=client,O=Example may not read ledger {other} of log invoices; an administrator can allow it: "
-            "bk role grant reader 'CN=client,O=Example' --log invoices"
-        )
-
-
-test_a_role_on_a_log_or_of_an_owner_counts_there_alone = on_our_lanes(_where_a_role_counts)
+@on_our_lanes
+async def test_a_role_on_a_log_or_of_an_owner_counts_there_alone(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        orders, other = world.ledger({"bk.log": b"orders-eu"}), world.ledger({"bk.log": b"invoices"})
+        mine = world.ledger({"bk.owner": b"CN=client,O=Example"})
+        world.give("writer", "CN=client", "log:orders-*")
+        world.give("reader", "CN=client", "owner")
+        async with world.lane(lane, "client") as there:
+            await there.write(orders, 0, [b"entry"])
+            assert await refused(read_of(there, other)) is Reason.PERMISSION_DENIED
+            await read_of(there, mine)
+            listener = Listener()
+            there.attach(mine, listener)
+            assert await listener.ended(2) == (0, Reason.PERMISSION_DENIED)
+        async with world.lane(lane, "client") as there:
+            with pytest.raises(RefusedError) as caught:
+                await there.link.read_lac(other, deadline_s=DEADLINE_S)
+            assert caught.value.what == (
+                f"CN=client,O=Example may not read ledger {other} of log invoices; an administrator can allow it: "
+                "bk role grant reader 'CN=client,O=Example' --log invoices"
+            )
 
 
 # --- grants ---
 
 
-async def _false_grants(world: SecureWorld, lane: str) -> None:
-    ledger, now = world.ledger(), world.now_ms()
-    instance, keys = world.instance_id, Keys([bytes.fromhex(KEY_HEX)])
-    good = Grant(instance, "CN=client,O=Example", ledger, Right.READ, now - 1000, now + 60_000)
-    bad = {
-        "another cluster": keys.sign(good._replace(instance_id="another")),
-        "another identity": keys.sign(good._replace(identity="CN=other")),
-        "another ledger": keys.sign(good._replace(ledger_id=ledger + 1)),
-        "expired": keys.sign(good._replace(until_ms=now - 1)),
-        "not valid yet": keys.sign(good._replace(from_ms=now + 60_000, until_ms=now + 120_000)),
-        "another key": Keys([b"x" * 32]).sign(good),
-        "no right": keys.sign(good._replace(rights=Right.LOOK)),
-    }
-    for why, grant in {**bad, "": keys.sign(good)}.items():
-        async with world.lane(lane, "client", wallet=Held(grant, Right(63), 1e18, 1e18)) as there:
-            if why:
-                reason = await refused(there.link.read_lac(ledger, deadline_s=DEADLINE_S))
-                assert reason in (Reason.GRANT_NEEDED, Reason.PERMISSION_DENIED), why
-            else:
-                await there.link.read_lac(ledger, deadline_s=DEADLINE_S)
+@on_our_lanes
+async def test_a_grant_that_is_false_in_one_way_is_refused(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        ledger, now = world.ledger(), world.now_ms()
+        instance, keys = world.instance_id, Keys([bytes.fromhex(KEY_HEX)])
+        good = Grant(instance, "CN=client,O=Example", ledger, Right.READ, now - 1000, now + 60_000)
+        bad = {
+            "another cluster": keys.sign(good._replace(instance_id="another")),
+            "another identity": keys.sign(good._replace(identity="CN=other")),
+            "another ledger": keys.sign(good._replace(ledger_id=ledger + 1)),
+            "expired": keys.sign(good._replace(until_ms=now - 1)),
+            "not valid yet": keys.sign(good._replace(from_ms=now + 60_000, until_ms=now + 120_000)),
+            "another key": Keys([b"x" * 32]).sign(good),
+            "no right": keys.sign(good._replace(rights=Right.LOOK)),
+        }
+        for why, grant in {**bad, "": keys.sign(good)}.items():
+            async with world.lane(lane, "client", wallet=Held(grant, Right(63), 1e18, 1e18)) as there:
+                if why:
+                    reason = await refused(there.link.read_lac(ledger, deadline_s=DEADLINE_S))
+                    assert reason in (Reason.GRANT_NEEDED, Reason.PERMISSION_DENIED), why
+                else:
+                    await there.link.read_lac(ledger, deadline_s=DEADLINE_S)
 
 
-async def _grant_to_read(world: SecureWorld, lane: str) -> None:
-    ledger, now = world.ledger(), world.now_ms()
-    to_read = Grant(world.instance_id, "CN=client,O=Example", ledger, Right.READ, now - 1000, now + 60_000)
-    signed = Keys([bytes.fromhex(KEY_HEX)]).sign(to_read)
-    for name in (name for needs in LANES.values() for name, need in needs.items() if need.on is On.LEDGER):
-        async with world.lane(lane, "client", wallet=Held(signed, Right(63), 1e18, 1e18)) as there:
-            try:
-                await everything(there, ledger)[name]()
-                reason = Reason.REASON_NONE
-            except RefusedError as error:
-                reason = error.reason
-            reads = name in ("id", "read_lac", "watch_lac", "list_entries")
-            assert (reason is not Reason.PERMISSION_DENIED) is reads, f"{name}: {reason.name}"
+@on_our_lanes
+async def test_a_grant_to_read_is_good_for_nothing_else(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        ledger, now = world.ledger(), world.now_ms()
+        to_read = Grant(world.instance_id, "CN=client,O=Example", ledger, Right.READ, now - 1000, now + 60_000)
+        signed = Keys([bytes.fromhex(KEY_HEX)]).sign(to_read)
+        for name in (name for needs in LANES.values() for name, need in needs.items() if need.on is On.LEDGER):
+            async with world.lane(lane, "client", wallet=Held(signed, Right(63), 1e18, 1e18)) as there:
+                try:
+                    await everything(there, ledger)[name]()
+                    reason = Reason.REASON_NONE
+                except RefusedError as error:
+                    reason = error.reason
+                reads = name in ("id", "read_lac", "watch_lac", "list_entries")
+                assert (reason is not Reason.PERMISSION_DENIED) is reads, f"{name}: {reason.name}"
 
 
-test_a_grant_to_read_is_good_for_nothing_else = on_our_lanes(_grant_to_read)
-
-test_a_grant_that_is_false_in_one_way_is_refused = on_our_lanes(_false_grants)
-
-
-async def _renewal_and_end(world: SecureWorld, lane: str) -> None:
-    ledger = world.ledger()
-    world.shorten(life_ms=1_000, kept_s=0.05)
-    world.give("writer", "CN=client")
-    async with world.lane(lane, "client") as there:
-        listener = Listener()
-        session = there.attach(ledger, listener)
-        for entry in range(12):  # a running writer outlives its first grants
-            there.send(session, ledger, entry, [b"entry"], lac=entry - 1)
-            await listener.acked(session, entry + 1)
-            await asyncio.sleep(0.15)
-        assert not [words for words in listener.said if words[0] != "acked"]
-        world.take("writer", "CN=client")
-        frames, reason = await asyncio.wait_for(listener.ended(session), 3)
-        assert (frames, reason) == (12, Reason.PERMISSION_DENIED)
-        assert await refused(there.link.read_lac(ledger, deadline_s=DEADLINE_S)) is Reason.PERMISSION_DENIED
-
-
-test_a_running_writer_renews_its_grant_and_ends_with_its_role = on_our_lanes(_renewal_and_end)
+@on_our_lanes
+async def test_a_running_writer_renews_its_grant_and_ends_with_its_role(lane: str, tmp_path: Path) -> None:
+    async with secure_bookie(tmp_path) as world:
+        ledger = world.ledger()
+        world.shorten(life_ms=1_000, kept_s=0.05)
+        world.give("writer", "CN=client")
+        async with world.lane(lane, "client") as there:
+            listener = Listener()
+            session = there.attach(ledger, listener)
+            for entry in range(12):  # a running writer outlives its first grants
+                there.send(session, ledger, entry, [b"entry"], lac=entry - 1)
+                await listener.acked(session, entry + 1)
+                await asyncio.sleep(0.15)
+            assert not [words for words in listener.said if words[0] != "acked"]
+            world.take("writer", "CN=client")
+            frames, reason = await asyncio.wait_for(listener.ended(session), 3)
+            assert (frames, reason) == (12, Reason.PERMISSION_DENIED)
+            assert await refused(there.link.read_lac(ledger, deadline_s=DEADLINE_S)) is Reason.PERMISSION_DENIED
 
 
 # --- who does not know ---
 
 
-@pytest.mark.parametrize("lane", OURS)
+@on_our_lanes
 async def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tmp_path: Path) -> None:
     async with secure_bookie(tmp_path) as world:
         with pytest.raises(AuthenticationError) as caught:
@@ -276,7 +263,7 @@ async def test_a_client_that_carries_no_grants_is_told_what_to_set(lane: str, tm
         assert 'set security="secure" in the client' in caught.value.remedy
 
 
-@pytest.mark.parametrize("lane", OURS)
+@on_our_lanes
 async def test_a_client_that_was_told_secure_refuses_an_open_bookie(lane: str, tmp_path: Path) -> None:
     async with (
         secure_bookie(tmp_path, security="open", grant_keys_path=None) as world,
@@ -297,17 +284,17 @@ async def test_a_client_that_was_told_secure_makes_no_ledger_where_all_bookies_a
         assert await client.list_ledgers() == []
 
 
-def test_a_client_that_was_told_secure_does_not_use_apaches_wire_and_says_what_to_set() -> None:
+async def test_a_client_that_was_told_secure_does_not_use_apaches_wire_and_says_what_to_set() -> None:
     apaches = BookieServiceInfo("b1", (Endpoint(BOOKIE_RPC, "127.0.0.1", 3181, BOOKIE_RPC),), {})
 
-    async def ask(caller: Caller) -> None:
+    def ask(caller: Caller) -> None:
         transport = LaneTransport(caller)
         transport.update_bookies([apaches])
         transport.link("b1")
 
     with pytest.raises(InsecureBookieError, match="security=mixed"):
-        asyncio.run(ask(Caller(wallet=Wallet())))
-    asyncio.run(ask(Caller(wallet=Wallet(), mixed=True)))
+        ask(Caller(wallet=Wallet()))
+    ask(Caller(wallet=Wallet(), mixed=True))
 
 
 # --- Apache's wire ---

@@ -23,6 +23,7 @@ from bookie_server.ports.lane import grpc as served
 from bookie_server.ports.lane.control_stream import ControlStream
 from tests.bookie_server.ports.bounds.test_memory_bounds import MIB, answer, evidence, opened
 from tests.kit.lanes import lane_port, running_bookie
+from tests.kit.waiting import eventually
 
 
 @asynccontextmanager
@@ -58,9 +59,7 @@ async def test_a_stream_that_ended_is_forgotten(tmp_path: Path) -> None:
             await call.read()
             assert len(engine._streams) == len(clients.streams) == 1
             call.cancel()
-            async with asyncio.timeout(5):
-                while engine._streams or clients.streams:
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: not (engine._streams or clients.streams))
 
 
 async def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:

@@ -253,30 +253,26 @@ async def test_a_session_ends_with_its_token_and_a_writer_goes_on_with_the_next_
 ) -> None:
     """A token that has ended within the leeway is still taken, and its connection ends at the next look."""
     monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.05)
-
-    async def story(world: TokenWorld) -> None:
-        token = world.token(life_s=10, age_s=10 + 20)
-        settings = {"tls_ca_path": str(world.world.server.ca), "token_path": str(token), "lanes": lane}
-        config = ClientConfig(**settings)
-        async with await connect(world.world.bookie._config.metadata_service_uri, config=config) as client:
-            writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
-            await writer.append(b"first")
-            first = world.principals()
-            world.token(subject="renewed")
-            the_token_ends(monkeypatch)
-            await eventually(lambda: not world.principals() & first)
-            assert "ends: the token has expired" in caplog.text
-            await writer.append(b"second")
-            assert len(writer.metadata.fragments) == 1
-            assert {each.identity for each in world.principals()} == {"renewed"}
-            await writer.close()
-            reader = await client.open_ledger(writer.ledger_id, recover=False)
-            found = [value async for batch in reader.read(0, 1) for value in batch.to_list()]
-            assert found == [b"first", b"second"]
-
     with caplog.at_level(logging.INFO, "bookie_server"):
         async with token_bookie(tmp_path) as world:
-            await story(world)
+            token = world.token(life_s=10, age_s=10 + 20)
+            settings = {"tls_ca_path": str(world.world.server.ca), "token_path": str(token), "lanes": lane}
+            config = ClientConfig(**settings)
+            async with await connect(world.world.bookie._config.metadata_service_uri, config=config) as client:
+                writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+                await writer.append(b"first")
+                first = world.principals()
+                world.token(subject="renewed")
+                the_token_ends(monkeypatch)
+                await eventually(lambda: not world.principals() & first)
+                assert "ends: the token has expired" in caplog.text
+                await writer.append(b"second")
+                assert len(writer.metadata.fragments) == 1
+                assert {each.identity for each in world.principals()} == {"renewed"}
+                await writer.close()
+                reader = await client.open_ledger(writer.ledger_id, recover=False)
+                found = [value async for batch in reader.read(0, 1) for value in batch.to_list()]
+                assert found == [b"first", b"second"]
 
 
 @pytest.mark.parametrize(
@@ -358,30 +354,26 @@ async def test_a_key_that_is_taken_away_ends_its_sessions_and_no_others(
     """The other key has the same name, as after a key was stolen and made anew."""
     monkeypatch.setattr(clients_module, "_IDENTITIES_INTERVAL_S", 0.05)
     stolen, kept, anew = Signer("k2"), SIGNER, Signer("k2")
-
-    async def story(world: TokenWorld) -> None:
-        keys_file(world.keys, kept, stolen)
-        mine, theirs = world.token(kept, name="mine"), world.token(stolen, name="theirs", subject="thief")
-        async with (
-            world.world.lane(lane, world.trust, token=mine) as mine_opened,
-            world.world.lane(lane, world.trust, token=theirs) as theirs_opened,
-        ):
-            await mine_opened.write(7, 0, [b"x"])
-            await theirs_opened.write(8, 0, [b"x"])
-            before = {each for each in world.principals() if each.identity == "ingest"}
-            keys_file(world.keys, kept, anew)
-            await eventually(lambda: not any(each.identity == "thief" for each in world.principals()))
-            assert "thief" in caplog.text
-            assert "ends: the key of the token is no longer trusted" in caplog.text
-            await asyncio.sleep(0.3)
-            assert {each for each in world.principals() if each.identity == "ingest"} == before
-            with pytest.raises(BookKeeperError):
-                await theirs_opened.link.bookie_info(deadline_s=5)
-            assert not any(each.identity == "thief" for each in world.principals())
-
     with caplog.at_level(logging.INFO, "bookie_server"):
         async with token_bookie(tmp_path) as world:
-            await story(world)
+            keys_file(world.keys, kept, stolen)
+            mine, theirs = world.token(kept, name="mine"), world.token(stolen, name="theirs", subject="thief")
+            async with (
+                world.world.lane(lane, world.trust, token=mine) as mine_opened,
+                world.world.lane(lane, world.trust, token=theirs) as theirs_opened,
+            ):
+                await mine_opened.write(7, 0, [b"x"])
+                await theirs_opened.write(8, 0, [b"x"])
+                before = {each for each in world.principals() if each.identity == "ingest"}
+                keys_file(world.keys, kept, anew)
+                await eventually(lambda: not any(each.identity == "thief" for each in world.principals()))
+                assert "thief" in caplog.text
+                assert "ends: the key of the token is no longer trusted" in caplog.text
+                await asyncio.sleep(0.3)
+                assert {each for each in world.principals() if each.identity == "ingest"} == before
+                with pytest.raises(BookKeeperError):
+                    await theirs_opened.link.bookie_info(deadline_s=5)
+                assert not any(each.identity == "thief" for each in world.principals())
 
 
 @pytest.mark.long
@@ -579,43 +571,39 @@ async def test_the_admin_port_wants_a_token_for_all_but_probes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
-
-    async def story(world: TokenWorld) -> None:
-        endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
-        with_token = AdminPorts(5, world.trust, TokenFile(str(world.token())))
-        admin = world.world.bookie._admin
-        assert admin is not None
-        for path in admin.paths:
-            status, body = await AdminPorts(5, world.trust).get_status(endpoint, path)
-            assert (status == 401) is (path not in FREE_PATHS), (path, body)
-        for path in ("/metrics", "/config", "/api/v1/bookie/info"):
-            assert (await with_token.get_status(endpoint, path))[0] == 200
-        wrong = AdminPorts(5, world.trust, TokenFile(str(world.token(name="wrong", age_s=9000))))
-        with pytest.raises(AuthenticationError, match="the token has expired"):
-            await wrong.get(endpoint, "/metrics")
-        assert (await wrong.get_status(endpoint, "/live"))[0] == 200
-        other = AdminPorts(5, world.trust, TokenFile(str(world.token(name="other", subject="web"))))
-        assert (await other.get_status(endpoint, "/config"))[0] == 401
-        with pytest.raises(TlsError):
-            await AdminPorts(5, None, with_token.token).get(admin.endpoint("127.0.0.1"), "/metrics")
-        reader, writer = await _over_tls(world, port)
-        token = world.token().read_bytes().strip()
-        lines = b"PUT /log/level?level=DEBUG HTTP/1.1", b"Host: 127.0.0.1", b"Authorization: Bearer " + token
-        for head, status in ((lines[:2], b"401"), (lines, b"200")):
-            writer.write(b"\r\n".join(head) + b"\r\n\r\n")
-            said = await reader.read()
-            assert said.startswith(b"HTTP/1.1 " + status), said
-            assert (b"WWW-Authenticate: Bearer" in said) is (status == b"401")
-            writer.transport.abort()
-            reader, writer = await _over_tls(world, port)
-        writer.write(b"\r\n".join((b"GET /config HTTP/1.1", *lines[1:], lines[2])) + b"\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 400")  # two headers: whose word counts is not guessed
-        writer.transport.abort()
-        assert token.decode() not in caplog.text
-
     with caplog.at_level(logging.DEBUG):
         async with token_bookie(tmp_path, admin_port=port, admin_writes="any", tls_clients=("ingest",)) as world:
-            await story(world)
+            endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
+            with_token = AdminPorts(5, world.trust, TokenFile(str(world.token())))
+            admin = world.world.bookie._admin
+            assert admin is not None
+            for path in admin.paths:
+                status, body = await AdminPorts(5, world.trust).get_status(endpoint, path)
+                assert (status == 401) is (path not in FREE_PATHS), (path, body)
+            for path in ("/metrics", "/config", "/api/v1/bookie/info"):
+                assert (await with_token.get_status(endpoint, path))[0] == 200
+            wrong = AdminPorts(5, world.trust, TokenFile(str(world.token(name="wrong", age_s=9000))))
+            with pytest.raises(AuthenticationError, match="the token has expired"):
+                await wrong.get(endpoint, "/metrics")
+            assert (await wrong.get_status(endpoint, "/live"))[0] == 200
+            other = AdminPorts(5, world.trust, TokenFile(str(world.token(name="other", subject="web"))))
+            assert (await other.get_status(endpoint, "/config"))[0] == 401
+            with pytest.raises(TlsError):
+                await AdminPorts(5, None, with_token.token).get(admin.endpoint("127.0.0.1"), "/metrics")
+            reader, writer = await _over_tls(world, port)
+            token = world.token().read_bytes().strip()
+            lines = b"PUT /log/level?level=DEBUG HTTP/1.1", b"Host: 127.0.0.1", b"Authorization: Bearer " + token
+            for head, status in ((lines[:2], b"401"), (lines, b"200")):
+                writer.write(b"\r\n".join(head) + b"\r\n\r\n")
+                said = await reader.read()
+                assert said.startswith(b"HTTP/1.1 " + status), said
+                assert (b"WWW-Authenticate: Bearer" in said) is (status == b"401")
+                writer.transport.abort()
+                reader, writer = await _over_tls(world, port)
+            writer.write(b"\r\n".join((b"GET /config HTTP/1.1", *lines[1:], lines[2])) + b"\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400")  # two headers: whose word counts is not guessed
+            writer.transport.abort()
+            assert token.decode() not in caplog.text
     logging.getLogger().setLevel(logging.WARNING)
 
 
@@ -679,19 +667,15 @@ async def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_a
     read_of_v2 = struct.pack(">IIqq", 20, 2 << 24 | v2.READENTRY << 16, 7, 0)
     asked = [b"/metrics", b"/" + b"x" * 4000, b"/live", b"/ready?verbose"]
     gets = [b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in asked]
-
-    async def story(world: TokenWorld) -> None:
-        rpc = world.world.bookie.port
-        for _ in range(3):
-            for where, sent in ((rpc, v3.framed(info)), (rpc, read_of_v2), *((port, each) for each in gets)):
-                reader, writer = await _over_tls(world, where)
-                writer.write(sent)
-                assert await asyncio.wait_for(reader.read(64), 5)
-                writer.transport.abort()
-
     with caplog.at_level(logging.INFO):
         async with token_bookie(tmp_path, admin_port=port) as world:
-            await story(world)
+            rpc = world.world.bookie.port
+            for _ in range(3):
+                for where, sent in ((rpc, v3.framed(info)), (rpc, read_of_v2), *((port, each) for each in gets)):
+                    reader, writer = await _over_tls(world, where)
+                    writer.write(sent)
+                    assert await asyncio.wait_for(reader.read(64), 5)
+                    writer.transport.abort()
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     refusals = [line for line in lines if " 127.0.0.1:" in line]
     assert len(refusals) == 2, refusals

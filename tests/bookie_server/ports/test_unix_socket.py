@@ -7,15 +7,12 @@ import asyncio
 import errno
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bk_core.errors import TransportError
-from bk_core.metadata import open_store
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lane import same_host
@@ -26,24 +23,8 @@ from bk_core.wire.lane.reasons import Reason
 from bookie_server.main import Bookie
 from bookie_server.ports.lane.direct import DirectServer
 from tests.kit.direct_client import direct
-from tests.kit.lanes import bookie_config
-
-
-def with_bookies(count: int, tmp_path: Path, story: Callable[..., Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        bookies = [
-            await Bookie.start(bookie_config(tmp_path / f"{n}", uri, **settings), open_store(uri), init_cluster=True)
-            for n in range(count)
-        ]
-        try:
-            async with asyncio.timeout(30):
-                await story(*bookies)
-        finally:
-            for bookie in bookies:
-                await bookie.stop()
-
-    asyncio.run(run())
+from tests.kit.lanes import running_bookie
+from tests.kit.waiting import eventually
 
 
 def lane(bookie: Bookie) -> DirectServer:
@@ -52,9 +33,7 @@ def lane(bookie: Bookie) -> DirectServer:
 
 def published(bookie: Bookie) -> Endpoint:
     """What its registration says of the direct lane."""
-    endpoint = bookie._store.bookie_info(bookie.bookie_id).endpoint(DIRECT)
-    assert endpoint is not None
-    return endpoint
+    return bookie._store.bookie_info(bookie.bookie_id).endpoint(DIRECT)
 
 
 async def came_locally(bookie: Bookie, endpoint: Endpoint) -> bool:
@@ -67,15 +46,12 @@ async def came_locally(bookie: Bookie, endpoint: Endpoint) -> bool:
         return connection.is_local
     finally:
         await transport.close()
-        while lane(bookie).opened:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not lane(bookie).opened)
 
 
-def test_a_client_on_the_same_machine_comes_past_the_network_by_itself(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_a_client_on_the_same_machine_comes_past_the_network_by_itself(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as (bookie, _):
         assert await came_locally(bookie, published(bookie))
-
-    with_bookies(1, tmp_path, story)
 
 
 @pytest.mark.parametrize(
@@ -91,67 +67,57 @@ def test_a_client_on_the_same_machine_comes_past_the_network_by_itself(tmp_path:
         ("local={long};{place}",),
     ],
 )
-def test_any_other_client_comes_by_the_port(tmp_path: Path, extensions: tuple[str, ...]) -> None:
+async def test_any_other_client_comes_by_the_port(tmp_path: Path, extensions: tuple[str, ...]) -> None:
     told = tuple(each.format(place=same_host.place(), long="x" * 500) for each in extensions)
 
-    async def story(bookie: Bookie) -> None:
+    async with running_bookie(tmp_path) as (bookie, _):
         assert not await came_locally(bookie, replace(published(bookie), extensions=told))
 
-    with_bookies(1, tmp_path, story)
 
-
-def test_a_name_of_another_machine_or_network_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_of_another_machine_or_network_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else whoever listens under that name here is taken for the bookie."""
 
-    async def story(bookie: Bookie) -> None:
+    async with running_bookie(tmp_path) as (bookie, _):
         endpoint = published(bookie)
         for elsewhere in ("another-boot:4:f0000000", ""):
             with monkeypatch.context() as patched:
                 patched.setattr(same_host, "place", lambda there=elsewhere: there)
                 assert not await came_locally(bookie, endpoint)
 
-    with_bookies(1, tmp_path, story)
-
 
 @pytest.mark.rule("L1")
-def test_another_bookie_behind_the_name_is_noticed_by_its_hello(tmp_path: Path) -> None:
-    async def story(bookie: Bookie, other: Bookie) -> None:
+async def test_another_bookie_behind_the_name_is_noticed_by_its_hello(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path / "a") as (bookie, _), running_bookie(tmp_path / "b") as (other, _):
         mixed = replace(published(bookie), extensions=published(other).extensions)
         with pytest.raises(TransportError) as told:
             await came_locally(bookie, mixed)
         assert isinstance(told.value, RefusedError)
         assert told.value.reason is Reason.WRONG_BOOKIE
 
-    with_bookies(2, tmp_path, story)
 
-
-def test_a_bookie_that_is_told_so_has_no_unix_socket(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_a_bookie_that_is_told_so_has_no_unix_socket(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, unix_socket=False) as (bookie, _):
         assert published(bookie).extensions == ()
         assert not await came_locally(bookie, published(bookie))
 
-    with_bookies(1, tmp_path, story, unix_socket=False)
 
-
-def test_a_machine_without_such_sockets_has_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_without_such_sockets_has_the_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(same_host, "place", lambda: "")
 
-    async def story(bookie: Bookie) -> None:
+    async with running_bookie(tmp_path) as (bookie, _):
         assert published(bookie).extensions == ()
         assert not await came_locally(bookie, published(bookie))
 
-    with_bookies(1, tmp_path, story)
 
-
-def test_clients_of_this_machine_have_the_share_of_one_address(tmp_path: Path) -> None:
-    async def story(bookie: Bookie) -> None:
+async def test_clients_of_this_machine_have_the_share_of_one_address(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, connections_max=8, connections_per_address_max=2) as (bookie, _):
         address = same_host.address_of(published(bookie))
-        assert address is not None
         streams = [await asyncio.open_unix_connection(address) for _ in range(3)]
         for _, writer in streams[:2]:
             writer.write(b"bkdl\x01\x01\0\0")
-        while len(lane(bookie).opened) < 2:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(lane(bookie).opened) == 2)
         late = await asyncio.open_unix_connection(address)
         async with asyncio.timeout(3):
             assert await late[0].read(1) == b"", "there is room for two"
@@ -159,8 +125,6 @@ def test_clients_of_this_machine_have_the_share_of_one_address(tmp_path: Path) -
             assert not await by_port.is_over(0.2)
         for _, writer in (*streams, late):
             writer.close()
-
-    with_bookies(1, tmp_path, story, connections_max=8, connections_per_address_max=2)
 
 
 async def test_a_crowded_socket_is_not_taken_for_a_connection() -> None:

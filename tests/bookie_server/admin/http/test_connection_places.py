@@ -20,6 +20,7 @@ from bookie_server.admin.http.connection_places import ConnectionPlace, Connecti
 from bookie_server.admin.http.server import CONNECTIONS_MAX, HttpAnswer, HttpRequest, HttpServer
 from bookie_server.ports.access.tls import PortTls
 from tests.kit.certificates import Authority
+from tests.kit.waiting import until
 
 GET = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SLOW = GET.replace(b"/live", b"/slow")
@@ -57,10 +58,8 @@ class Served:
         return made
 
     def wait_for(self, asking: int) -> None:
-        until_s = time.monotonic() + 4
-        while [each.asks for each in list(self.server._places.taken)] != [True] * asking:
-            assert time.monotonic() < until_s, "so many ask, and nobody else is there"
-            time.sleep(0.01)
+        """Wait until so many ask, and nobody else is there."""
+        until(lambda: [each.asks for each in list(self.server._places.taken)] == [True] * asking)
 
     def probe(self) -> tuple[bytes, float]:
         began = time.monotonic()

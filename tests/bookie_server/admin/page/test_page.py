@@ -329,9 +329,8 @@ def test_a_metadata_service_that_is_away_is_told_and_what_was_seen_stays(
         raise MetadataUnavailableError("ZooKeeper is away")
 
     monkeypatch.setattr(served.gatherer.store, "get", away)
-    deadline = time.monotonic() + 5
-    while (found := served.json("/page/cluster"))["verdict"]["well"]:
-        assert time.monotonic() < deadline
+    until(lambda: not served.json("/page/cluster")["verdict"]["well"])
+    found = served.json("/page/cluster")
     assert "ZooKeeper is away" in found["verdict"]["problems"][0]["what"]
     assert len(found["bookies"]) == 3
     assert served.json("/page/logs", 503)["error"].startswith("[BK_METADATA_UNAVAILABLE] ZooKeeper is away")
@@ -384,8 +383,7 @@ def test_lists_are_read_one_at_a_time_and_kept_for_a_moment(
     monkeypatch.setattr(opened, "list_logs", slow)
     first = threading.Thread(target=served.get, args=("/page/logs",))
     first.start()
-    while not reads:
-        time.sleep(0.01)
+    until(lambda: bool(reads))
     assert "other requests are reading" in served.json("/page/ledgers", 503)["error"]
     assert served.json("/page/cluster")["verdict"]["well"], "this comes from memory"
     go.set()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from pathlib import Path
@@ -73,7 +72,7 @@ async def test_a_client_of_a_plain_port_has_an_address_too(lane: str, tmp_path: 
         await transport.close()
 
 
-def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:
+async def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     port_tls = PortTls(authority.issue("server").tls(), Admission("subject"))
 
@@ -91,8 +90,8 @@ def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:
 
     try:
         client = authority.issue("client").tls()
-        assert asyncio.run(ask("/x", client)) == ["CN=client,O=Example", "certificate", "127.0.0.1"]
-        assert asyncio.run(ask("/live", authority.issue("x").trust())) == [None, "none", "127.0.0.1"]
+        assert await ask("/x", client) == ["CN=client,O=Example", "certificate", "127.0.0.1"]
+        assert await ask("/live", authority.issue("x").trust()) == [None, "none", "127.0.0.1"]
     finally:
         server.stop()
 

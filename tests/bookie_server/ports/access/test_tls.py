@@ -35,7 +35,7 @@ from tests.kit.amount import some
 from tests.kit.certificates import Authority
 from tests.kit.direct_client import DirectClient, direct
 from tests.kit.lanes import Listener, lane_port, open_lane
-from tests.kit.tls_world import TlsWorld, tls_bookie
+from tests.kit.tls_world import tls_bookie
 
 on_each = pytest.mark.parametrize("lane", LANES)
 MIB = 1 << 20
@@ -289,23 +289,20 @@ def _start_tls() -> bytes:
 async def test_a_plain_request_on_apaches_wire_gets_eua_and_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(world: TlsWorld) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
-        writer.write(v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
-        answer = await _answer(reader)
-        assert (answer.status, answer.header.txnId) == (int(Status.EUA), 9)
-        assert await reader.read() == b""
-        writer.transport.abort()
-        reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
-        writer.write(struct.pack(">IIqq", 20, 0x0202_0000, 7, 0))  # version 2, READ
-        assert await reader.read() == b""
-        writer.transport.abort()
-        assert "speaks plain" in caplog.text
-        assert "does not begin with START_TLS" in caplog.text
-
     with caplog.at_level(logging.WARNING, "bookie_server"):
         async with tls_bookie(tmp_path) as world:
-            await story(world)
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
+            writer.write(v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
+            answer = await _answer(reader)
+            assert (answer.status, answer.header.txnId) == (int(Status.EUA), 9)
+            assert await reader.read() == b""
+            writer.transport.abort()
+            reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
+            writer.write(struct.pack(">IIqq", 20, 0x0202_0000, 7, 0))  # version 2, READ
+            assert await reader.read() == b""
+            writer.transport.abort()
+            assert "speaks plain" in caplog.text
+            assert "does not begin with START_TLS" in caplog.text
 
 
 async def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +17,6 @@ from bk_core.transport.caller import Caller
 from bk_core.transport.lane.messages import hello
 from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.proto import lane_pb2
-from bookie_server.main import Bookie
 from bookie_server.ports.bounds import clients as watched
 from bookie_server.ports.bounds.connections import Address, Connections
 from bookie_server.ports.lane.grpc import GrpcServer
@@ -134,14 +132,11 @@ async def test_the_share_of_an_address_is_a_setting(tmp_path: Path) -> None:
         bookie_config(tmp_path, "memory://x", connections_per_address_max=-1)
     for given, expected in ((0, 8), (5, 5), (99, 16)):
         limits = bookie_config(tmp_path, "memory://x", connections_max=16, connections_per_address_max=given)
-
-        async def story(bookie: Bookie, _: Any, expected: int = expected) -> None:
+        async with running_bookie(tmp_path / str(given), connections_max=16, connections_per_address_max=given) as (
+            bookie,
+            _,
+        ):
             assert bookie._clients.connections.share_max == expected
-
-        async with running_bookie(
-            tmp_path / str(given), connections_max=16, connections_per_address_max=given
-        ) as world:
-            await story(*world)
         assert limits.server_limits().connections_per_address_max == given
 
 

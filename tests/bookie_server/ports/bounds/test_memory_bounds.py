@@ -74,13 +74,6 @@ def opened(kind: type[LaneStream], room: AnswerRoom | None = None) -> Any:
     return stream
 
 
-def in_loop(story: Callable[[], None]) -> None:
-    async def run() -> None:
-        story()
-
-    asyncio.run(run())
-
-
 def evidence(size: int, lac_size: int = 0) -> LacEvidence:
     return LacEvidence(0, bytes(size), b"", bytes(lac_size), False, True)
 
@@ -246,52 +239,43 @@ def test_hang_up_finds_an_ipv4_client_of_a_port_that_listens_on_ipv6() -> None:
 # --- answers that nobody takes ---
 
 
-def test_control_stream_is_not_read_on_while_its_answers_wait() -> None:
-    def story() -> None:
-        stream = opened(ControlStream)
-        for number in range(3):
-            stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
-        assert not stream.flows
-        stream.next_message()
-        stream.message_left()
-        assert not stream.flows
-        stream.next_message()
-        stream.next_message()
-        stream.message_left()
-        assert stream.flows
-
-    in_loop(story)
+async def test_control_stream_is_not_read_on_while_its_answers_wait() -> None:
+    stream = opened(ControlStream)
+    for number in range(3):
+        stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
+    assert not stream.flows
+    stream.next_message()
+    stream.message_left()
+    assert not stream.flows
+    stream.next_message()
+    stream.next_message()
+    stream.message_left()
+    assert stream.flows
 
 
-def test_what_watches_are_told_meanwhile_is_refused_and_fences_have_a_share_of_their_own() -> None:
-    def story() -> None:
-        room = AnswerRoom(100 * MIB)
-        stream = opened(ControlStream, room)
-        for number in range(12):
-            stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
-        said = [answer(stream).reason for _ in range(12)]
-        assert said[:8] == [0] * 8
-        assert said[-1] == lane_pb2.OVERLOADED
-        room.bytes = 101 * MIB  # of others
-        fence = lane_pb2.ControlRequest(id=20, fence=lane_pb2.FenceRequest(ledger_id=1, ledger_key=b"k"))
-        stream.receive(fence.SerializeToString())
-        for number in (20, 21):
-            stream.deliver(ev.SendLac((1, number), evidence(MIB)))
-        assert [answer(stream).reason for _ in range(2)] == [0, lane_pb2.OVERLOADED]
-
-    in_loop(story)
+async def test_what_watches_are_told_meanwhile_is_refused_and_fences_have_a_share_of_their_own() -> None:
+    room = AnswerRoom(100 * MIB)
+    stream = opened(ControlStream, room)
+    for number in range(12):
+        stream.deliver(ev.SendLac((1, number), evidence(2 * MIB)))
+    said = [answer(stream).reason for _ in range(12)]
+    assert said[:8] == [0] * 8
+    assert said[-1] == lane_pb2.OVERLOADED
+    room.bytes = 101 * MIB  # of others
+    fence = lane_pb2.ControlRequest(id=20, fence=lane_pb2.FenceRequest(ledger_id=1, ledger_key=b"k"))
+    stream.receive(fence.SerializeToString())
+    for number in (20, 21):
+        stream.deliver(ev.SendLac((1, number), evidence(MIB)))
+    assert [answer(stream).reason for _ in range(2)] == [0, lane_pb2.OVERLOADED]
 
 
-def test_stream_that_ends_gives_back_the_room_of_its_answers() -> None:
-    def story() -> None:
-        room = AnswerRoom()
-        stream = opened(ControlStream, room)
-        stream.deliver(ev.SendLac((1, 1), evidence(MIB)))
-        assert room.bytes > MIB
-        stream.end()
-        assert room.bytes == 0
-
-    in_loop(story)
+async def test_stream_that_ends_gives_back_the_room_of_its_answers() -> None:
+    room = AnswerRoom()
+    stream = opened(ControlStream, room)
+    stream.deliver(ev.SendLac((1, 1), evidence(MIB)))
+    assert room.bytes > MIB
+    stream.end()
+    assert room.bytes == 0
 
 
 async def test_a_stream_that_ends_takes_its_deadlines_along() -> None:
@@ -303,16 +287,13 @@ async def test_a_stream_that_ends_takes_its_deadlines_along() -> None:
     assert [type(event) for event in stream.engine.heard] == [ev.ReadLacRequested]
 
 
-def test_a_cancelled_read_gives_back_its_turn() -> None:
-    def story() -> None:
-        stream = opened(ReadStream)
-        stream.deliver(ev.SendPart((1, 5), [b"part"]))
-        stream.deliver(ev.SendPart((1, 6), [b"of another"]))
-        stream.receive(lane_pb2.ReadRequest(cancel=[5]).SerializeToString())
-        assert stream.engine.heard == [ev.RequestCancelled((1, 5)), ev.PartSent((1, 5))]
-        assert stream.next_message().frames == [b"of another"]
-
-    in_loop(story)
+async def test_a_cancelled_read_gives_back_its_turn() -> None:
+    stream = opened(ReadStream)
+    stream.deliver(ev.SendPart((1, 5), [b"part"]))
+    stream.deliver(ev.SendPart((1, 6), [b"of another"]))
+    stream.receive(lane_pb2.ReadRequest(cancel=[5]).SerializeToString())
+    assert stream.engine.heard == [ev.RequestCancelled((1, 5)), ev.PartSent((1, 5))]
+    assert stream.next_message().frames == [b"of another"]
 
 
 def lone_read(number: int, entry_id: int) -> bytes:
@@ -320,171 +301,136 @@ def lone_read(number: int, entry_id: int) -> bytes:
     return asked.SerializeToString()
 
 
-def test_reads_of_one_burst_are_given_to_the_machine_together_unless_their_stream_has_ended() -> None:
-    def story() -> None:
-        for ends in (False, True):
-            stream = opened(ReadStream)
-            stream.receive(lone_read(5, 50))
-            stream.receive(lone_read(6, 60))
-            assert stream.engine.heard == []
-            if ends:
-                stream.end()
-            stream.engine.end_burst()
-            assert stream.engine.heard == ([] if ends else [ev.EntriesRequested(1, (5, 6), (7, 7), (50, 60))])
-
-    in_loop(story)
-
-
-def test_answers_of_one_entry_count_until_they_are_written_and_a_cancelled_one_gives_back_its_turn() -> None:
-    def story() -> None:
+async def test_reads_of_one_burst_are_given_to_the_machine_together_unless_their_stream_has_ended() -> None:
+    for ends in (False, True):
         stream = opened(ReadStream)
-        stream.deliver(ev.SendEntries(1, [5, 6, 7], [50, 60, 70], [b"a", b"b", b"c"], [False, False, True], [0, 0, 0]))
-        assert stream.waiting == 3
-        stream.receive(lane_pb2.ReadRequest(cancel=[6]).SerializeToString())
-        assert stream.engine.heard == [ev.RequestCancelled((1, 6)), ev.PartSent((1, 6))]
-        assert stream.waiting == 2
-        for number, entry_id, frame, fenced in ((5, 50, b"a", False), (7, 70, b"c", True)):
-            message = stream.next_message()
-            trailer = lane_pb2.ReadTrailer(answered_through=entry_id, fenced=fenced)
-            assert lane_pb2.ReadResponse.FromString(message.rest) == lane_pb2.ReadResponse(id=number, trailer=trailer)
-            assert list(message.frames) == [frame]
-        assert (stream.waiting, stream.next_message()) == (0, None)
-        stream.message_left()
-        stream.message_left()
-        assert stream.engine.heard[2:] == [ev.EntriesSent(1, 2)]
-
-    in_loop(story)
+        stream.receive(lone_read(5, 50))
+        stream.receive(lone_read(6, 60))
+        assert stream.engine.heard == []
+        if ends:
+            stream.end()
+        stream.engine.end_burst()
+        assert stream.engine.heard == ([] if ends else [ev.EntriesRequested(1, (5, 6), (7, 7), (50, 60))])
 
 
-def test_many_cancels_look_through_what_waits_once() -> None:
+async def test_answers_of_one_entry_count_until_they_are_written_and_a_cancelled_one_gives_back_its_turn() -> None:
+    stream = opened(ReadStream)
+    stream.deliver(ev.SendEntries(1, [5, 6, 7], [50, 60, 70], [b"a", b"b", b"c"], [False, False, True], [0, 0, 0]))
+    assert stream.waiting == 3
+    stream.receive(lane_pb2.ReadRequest(cancel=[6]).SerializeToString())
+    assert stream.engine.heard == [ev.RequestCancelled((1, 6)), ev.PartSent((1, 6))]
+    assert stream.waiting == 2
+    for number, entry_id, frame, fenced in ((5, 50, b"a", False), (7, 70, b"c", True)):
+        message = stream.next_message()
+        trailer = lane_pb2.ReadTrailer(answered_through=entry_id, fenced=fenced)
+        assert lane_pb2.ReadResponse.FromString(message.rest) == lane_pb2.ReadResponse(id=number, trailer=trailer)
+        assert list(message.frames) == [frame]
+    assert (stream.waiting, stream.next_message()) == (0, None)
+    stream.message_left()
+    stream.message_left()
+    assert stream.engine.heard[2:] == [ev.EntriesSent(1, 2)]
+
+
+async def test_many_cancels_look_through_what_waits_once() -> None:
     """Else one message holds up all clients for minutes."""
+    stream = opened(ReadStream)
+    waiting = [ev.SendTrailer((1, number), ReadTrailer(0)) for number in range(1, 4001)]
+    for each in waiting:
+        stream.deliver(each)
+    kept: list[object] = []
+    keep = stream._keep
 
-    def story() -> None:
-        stream = opened(ReadStream)
-        waiting = [ev.SendTrailer((1, number), ReadTrailer(0)) for number in range(1, 4001)]
-        for each in waiting:
-            stream.deliver(each)
-        kept: list[object] = []
-        keep = stream._keep
+    def counted(each: ev.SendTrailer) -> None:
+        kept.append(each)
+        keep(each)
 
-        def counted(each: ev.SendTrailer) -> None:
-            kept.append(each)
-            keep(each)
-
-        stream._keep = counted
-        stream.receive(lane_pb2.ReadRequest(cancel=[*range(4000, 1, -1), *([2] * 4000)]).SerializeToString())
-        assert kept == waiting[:1]
-        assert len(stream.engine.heard) == 3999
-        assert stream.waiting == 1
-
-    in_loop(story)
+    stream._keep = counted
+    stream.receive(lane_pb2.ReadRequest(cancel=[*range(4000, 1, -1), *([2] * 4000)]).SerializeToString())
+    assert kept == waiting[:1]
+    assert len(stream.engine.heard) == 3999
+    assert stream.waiting == 1
 
 
-def test_no_more_grants_are_looked_at_than_a_message_may_show() -> None:
-    def story() -> None:
-        for kind, request in ((AddStream, lane_pb2.AddRequest), (ControlStream, lane_pb2.ControlRequest)):
-            stream = opened(kind)
-            shown: list[int] = []
-            stream.gate = SimpleNamespace(show=lambda grants, shown=shown: shown.append(len(grants)))
-            stream.receive(request(grants=[b""] * NAMED_TAKEN_MAX).SerializeToString())
-            with pytest.raises(RemoteProtocolError):
-                stream.receive(request(grants=[b""] * (NAMED_TAKEN_MAX + 1)).SerializeToString())
-            assert shown == [NAMED_TAKEN_MAX]
-
-    in_loop(story)
+async def test_no_more_grants_are_looked_at_than_a_message_may_show() -> None:
+    for kind, request in ((AddStream, lane_pb2.AddRequest), (ControlStream, lane_pb2.ControlRequest)):
+        stream = opened(kind)
+        shown: list[int] = []
+        stream.gate = SimpleNamespace(show=lambda grants, shown=shown: shown.append(len(grants)))
+        stream.receive(request(grants=[b""] * NAMED_TAKEN_MAX).SerializeToString())
+        with pytest.raises(RemoteProtocolError):
+            stream.receive(request(grants=[b""] * (NAMED_TAKEN_MAX + 1)).SerializeToString())
+        assert shown == [NAMED_TAKEN_MAX]
 
 
-def test_evidence_of_two_large_entries_fits_a_message() -> None:
+async def test_evidence_of_two_large_entries_fits_a_message() -> None:
     """Else the ledger could not be fenced: its answer could not be sent."""
-
-    def story() -> None:
-        stream = opened(ControlStream)
-        stream.deliver(ev.SendLac((1, 1), evidence(5 * MIB - 1024, 5 * MIB - 1024)))
-        message = stream.next_message().rest
-        assert len(message) <= MESSAGE_BYTES_MAX
-        assert len(lane_pb2.ControlResponse.FromString(message).lac.last_entry_frame) == 5 * MIB - 1024
-
-    in_loop(story)
+    stream = opened(ControlStream)
+    stream.deliver(ev.SendLac((1, 1), evidence(5 * MIB - 1024, 5 * MIB - 1024)))
+    message = stream.next_message().rest
+    assert len(message) <= MESSAGE_BYTES_MAX
+    assert len(lane_pb2.ControlResponse.FromString(message).lac.last_entry_frame) == 5 * MIB - 1024
 
 
-def test_read_stream_is_not_read_on_while_its_trailers_wait() -> None:
-    def story() -> None:
-        stream = opened(ReadStream)
-        for number in range(ReadStream.waiting_max + 1):
-            stream.deliver(ev.SendTrailer((1, number), ReadTrailer(0)))
-        assert not stream.flows
-        while stream.next_message():
-            stream.message_left()
-        assert stream.flows
-
-    in_loop(story)
-
-
-def test_ends_of_many_sessions_leave_in_several_messages_and_hold_the_stream_up() -> None:
-    def story() -> None:
-        stream = opened(AddStream)
-        ends = [ev.Ended(number, 0, Reason.STORAGE_FAILED, "x" * 100) for number in range(1, 100_000)]
-        stream.deliver(ev.SendAcks(1, [], [], ends))
-        assert not stream.flows
-        told = 0
-        while message := stream.next_message():
-            assert len(message.rest) < MESSAGE_BYTES_MAX
-            told += len(lane_pb2.AddResponse.FromString(message.rest).ended)
-            stream.message_left()
-        assert told == len(ends)
-        assert stream.flows
-
-    in_loop(story)
-
-
-def test_stream_is_read_on_only_if_the_machine_and_its_answers_allow() -> None:
-    def story() -> None:
-        stream = opened(ControlStream)
-        stream.deliver(ev.PauseStream(1))
-        assert not stream.flows
+async def test_read_stream_is_not_read_on_while_its_trailers_wait() -> None:
+    stream = opened(ReadStream)
+    for number in range(ReadStream.waiting_max + 1):
+        stream.deliver(ev.SendTrailer((1, number), ReadTrailer(0)))
+    assert not stream.flows
+    while stream.next_message():
         stream.message_left()
-        assert not stream.flows
-        stream.deliver(ev.ResumeStream(1))
-        assert stream.flows
+    assert stream.flows
 
-    in_loop(story)
+
+async def test_ends_of_many_sessions_leave_in_several_messages_and_hold_the_stream_up() -> None:
+    stream = opened(AddStream)
+    ends = [ev.Ended(number, 0, Reason.STORAGE_FAILED, "x" * 100) for number in range(1, 100_000)]
+    stream.deliver(ev.SendAcks(1, [], [], ends))
+    assert not stream.flows
+    told = 0
+    while message := stream.next_message():
+        assert len(message.rest) < MESSAGE_BYTES_MAX
+        told += len(lane_pb2.AddResponse.FromString(message.rest).ended)
+        stream.message_left()
+    assert told == len(ends)
+    assert stream.flows
+
+
+async def test_stream_is_read_on_only_if_the_machine_and_its_answers_allow() -> None:
+    stream = opened(ControlStream)
+    stream.deliver(ev.PauseStream(1))
+    assert not stream.flows
+    stream.message_left()
+    assert not stream.flows
+    stream.deliver(ev.ResumeStream(1))
+    assert stream.flows
 
 
 # --- clients that take nothing ---
 
 
-def test_stalled_stream_is_told_to_the_machine_and_cut_when_it_says_so() -> None:
-    def story() -> None:
-        stream, cuts = opened(ReadStream), []
-        stream.on_cut = lambda: cuts.append(1)
-        stream.stall()
-        assert stream.engine.heard == [ev.StreamStalled(1)]
-        assert not cuts
-        stream.deliver(ev.CloseStream(1, "others wait"))
-        assert cuts == [1]
-        assert stream.was_cut
-
-    in_loop(story)
+async def test_stalled_stream_is_told_to_the_machine_and_cut_when_it_says_so() -> None:
+    stream, cuts = opened(ReadStream), []
+    stream.on_cut = lambda: cuts.append(1)
+    stream.stall()
+    assert stream.engine.heard == [ev.StreamStalled(1)]
+    assert not cuts
+    stream.deliver(ev.CloseStream(1, "others wait"))
+    assert cuts == [1]
+    assert stream.was_cut
 
 
-def test_stream_that_writes_on_is_not_cut_when_it_is_told_to_end() -> None:
-    def story() -> None:
-        stream, cuts = opened(ReadStream), []
-        stream.on_cut = lambda: cuts.append(1)
-        stream.stall()
-        stream.message_left()
-        stream.deliver(ev.CloseStream(1, "the bookie stops"))
-        assert stream.closing
-        assert not cuts
-
-    in_loop(story)
+async def test_stream_that_writes_on_is_not_cut_when_it_is_told_to_end() -> None:
+    stream, cuts = opened(ReadStream), []
+    stream.on_cut = lambda: cuts.append(1)
+    stream.stall()
+    stream.message_left()
+    stream.deliver(ev.CloseStream(1, "the bookie stops"))
+    assert stream.closing
+    assert not cuts
 
 
-def test_message_without_frames_that_is_far_too_long_ends_the_stream() -> None:
-    def story() -> None:
-        for kind, request in ((ReadStream, lane_pb2.ReadRequest), (ControlStream, lane_pb2.ControlRequest)):
-            stream = opened(kind)
-            with pytest.raises(RemoteProtocolError):
-                stream.receive(request(id=1, hello=lane_pb2.Hello(client="x" * (300 << 10))).SerializeToString())
-
-    in_loop(story)
+async def test_message_without_frames_that_is_far_too_long_ends_the_stream() -> None:
+    for kind, request in ((ReadStream, lane_pb2.ReadRequest), (ControlStream, lane_pb2.ControlRequest)):
+        stream = opened(kind)
+        with pytest.raises(RemoteProtocolError):
+            stream.receive(request(id=1, hello=lane_pb2.Hello(client="x" * (300 << 10))).SerializeToString())

@@ -34,6 +34,7 @@ from bookie_server.ports.lane import direct as served
 from bookie_server.ports.lane.streams import ADD_REST_BYTES_MAX, MESSAGE_BYTES_MAX_SHORT, AddStream
 from tests.kit.direct_client import DirectClient, direct
 from tests.kit.lanes import KEY, bookie_config, frame, lane_port, running_bookie
+from tests.kit.waiting import eventually
 
 REQUESTS: dict[str, Any] = {
     "Add": lane_pb2.AddRequest,
@@ -58,8 +59,7 @@ async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[Bookie]:
 
 async def settled(bookie: Bookie) -> None:
     """Returns once the bookie has forgotten all streams."""
-    while bookie._clients.streams or (bookie._engine and bookie._engine._streams):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: not (bookie._clients.streams or bookie._engine._streams))
 
 
 async def greet(client: DirectClient, bookie: Bookie) -> None:
@@ -267,8 +267,7 @@ async def test_reads_of_single_entries_that_arrive_together_are_answered_togethe
         found = {said.id: (frames[-105:-100], said.trailer.answered_through) for frames, said in answers}
         assert found == {5: (b"00004", 4), 1: (b"00000", 0), 3: (b"00002", 2), 9: (b"", 77)}
         assert [said.trailer.absent[0].first_entry_id for _, said in answers if said.id == 9] == [77]
-        while bookie._engine.numbers().parts:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not bookie._engine.numbers().parts)
 
 
 async def test_a_read_that_is_cancelled_in_the_same_burst_is_not_answered_and_holds_no_room(tmp_path: Path) -> None:
@@ -278,8 +277,7 @@ async def test_a_read_that_is_cancelled_in_the_same_burst_is_not_answered_and_ho
         client.writer.write(lone_read(3, 0))
         assert {(await client.answer())[1].id for _ in range(2)} == {2, 3}
         assert bookie._engine is not None
-        while bookie._engine.numbers().parts:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not bookie._engine.numbers().parts)
 
 
 async def test_a_stream_that_breaks_the_rules_behind_its_reads_leaves_nothing(tmp_path: Path) -> None:
