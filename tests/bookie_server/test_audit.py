@@ -196,7 +196,6 @@ def test_a_line_that_the_disk_refuses_is_in_the_log_of_the_bookie(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = AuditFile(tmp_path / "audit.log", 1 << 20, 1)
-    assert file._file.stream is not None
     file._file.stream.close()
     file._file.stream = open("/dev/full", "w")  # noqa: SIM115 - the handler closes it
     file.put("a line")

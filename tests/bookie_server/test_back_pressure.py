@@ -100,11 +100,6 @@ class Server:
         self.raw.append(await raw.open(self.port))
         return self.raw[-1]
 
-    async def grpc_connection(self) -> RawConnection:
-        raw = await self.connection()
-        assert isinstance(raw, RawConnection)
-        return raw
-
     def bytes(self, what: str = "VmRSS") -> int:
         """Memory that is taken now; VmHWM: was at most."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -214,7 +209,7 @@ async def test_stream_that_is_not_read_sends_little_ahead(tmp_path: Path) -> Non
 
     limits = {"in_flight_bytes_max": MIB, "stream_bytes_max": MIB, "group_bytes_max": MIB, "read_part_bytes": MIB}
     async with throttling(tmp_path, sync_s=4, **limits) as server:
-        raw = await server.grpc_connection()
+        raw = await server.connection()
         stream = await raw.stream("Add")
         for _ in range(8):  # of no session: refused, but read
             await raw.send(stream, pack(LaneMessage(b"", [frame(1, 0, [bytes(5 * MIB - 1024)], session=9)])))
@@ -338,12 +333,12 @@ async def test_connection_has_few_streams_and_clients_few_connections(tmp_path: 
     async with throttling(tmp_path, connections_max=8) as server:
         honest = server.lane()
         await honest.write(1, 0, [b"a"])
-        raw = await server.grpc_connection()
+        raw = await server.connection()
         streams = [await raw.stream("Add") for _ in range(200)]
         await asyncio.sleep(0.5)
         assert raw.streams_max == 6
         assert raw.lost or len(raw.ended) >= len(streams) - 6
-        others = [await server.grpc_connection() for _ in range(30)]
+        others = [await server.connection() for _ in range(30)]
         await asyncio.sleep(0.5)
         assert sum(not other.lost for other in others) < 8
         await honest.write(1, 1, [b"b"])

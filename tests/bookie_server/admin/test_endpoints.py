@@ -117,7 +117,6 @@ async def test_what_the_paths_say_while_a_bookie_serves_and_after_a_failure(
     bookie = await Bookie.start(config)
     (info,) = store.writable_bookies().values()
     admin = info.endpoint("http")
-    assert admin is not None
     assert (admin.id, admin.host, admin.port) == ("httpserver", "127.0.0.1", port)
     listed = (await get(port, "/paths"))[1].split()
     questions = [path for path in listed if path.startswith("/page/")]

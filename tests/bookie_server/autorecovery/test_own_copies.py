@@ -142,7 +142,6 @@ class Own:
     def drop_mark(self, ledger_id: LedgerId) -> None:
         """A worker takes the ledger for whole."""
         mark = self.store.read_underreplicated(ledger_id)
-        assert mark is not None
         self.store.lock_underreplicated(ledger_id, "w")
         assert self.store.remove_underreplicated(ledger_id, mark.version)
         self.store.unlock_underreplicated(ledger_id)
@@ -314,9 +313,7 @@ class Bookies:
         return ledger.ledger_id
 
     def own(self, name: str = "b0") -> OwnCopies:
-        own = self.running[name].own_copies
-        assert own is not None
-        return own
+        return self.running[name].own_copies
 
     async def told_by(self, name: str, ledger_id: LedgerId) -> tuple[int, set[Reason]]:
         """How many entries this bookie has, and why it does not know others. It denies none."""
@@ -365,8 +362,7 @@ class Bookies:
 
 def fetched(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-    return text
+        return answer.read().decode()
 
 
 @asynccontextmanager
@@ -424,7 +420,6 @@ async def test_limbo_is_repaired_in_place_marked_again_while_it_lasts_and_not_on
         await eventually(lambda: bookies.own().counts() == (1, 0), 10)
         assert bookies.own().marked == 0, "the start has marked it"
         mark = bookies.store.read_underreplicated(ledger_id)
-        assert mark is not None
         assert mark.value.missing == ("b0",)
         bookies.store.lock_underreplicated(ledger_id, "a worker that looks at little")
         bookies.store.remove_underreplicated(ledger_id, mark.version)

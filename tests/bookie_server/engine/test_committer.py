@@ -239,7 +239,6 @@ async def test_a_small_group_on_an_idle_log_is_committed_in_the_turn_that_gave_i
         assert rig.answers.empty()
         await asyncio.sleep(0)
         places = rig.answers.get_nowait()
-        assert not isinstance(places, BookKeeperError)
         assert len(places) == 2, "what came in one turn is one group"
 
 
@@ -309,8 +308,6 @@ async def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_
             time.sleep(0.001)  # no turn of the loop, so it has not heard
         rig.committer.put([entries(1, [600])])
         first, second = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in range(2)]
-        assert not isinstance(first, BookKeeperError)
-        assert not isinstance(second, BookKeeperError)
         assert (len(first), len(second)) == (13, 1)
         positions: list[tuple[int, int]] = []
         for k in range(60):
@@ -323,6 +320,5 @@ async def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_
         given = sum(12 if k % 3 == 0 else 1 for k in range(60))
         while len(positions) < given:
             places = await asyncio.wait_for(rig.answers.get(), PART_S)
-            assert not isinstance(places, BookKeeperError)
             positions += [(place.generation, place.offset) for place in places]
         assert positions == sorted(positions)

@@ -179,7 +179,6 @@ def test_a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_thi
 
             ids, sessions = itertools.count(), list[int]()
             loop = asyncio.get_running_loop()
-            assert isinstance(loop, BookieLoop)
             loop.turn.found = 1
             written = bookie.engine.burst(take)
             assert log.stats.groups == written + 1

@@ -44,7 +44,6 @@ def striped(first: int, span: int, index: int, *, size: int = 3, quorum: int = 2
         index=index,
         session=session,
     )
-    assert made is not None
     return bytes(made)
 
 
@@ -164,7 +163,6 @@ def test_an_entry_in_memory_is_found_wherever_its_frame_is_and_no_other(tmp_path
     storage.reader.read_entries(place, 6, 6)
     for entry_id in range(6):
         wanted = slice_frame(frames[entry_id // 3 * 3], entry_id, entry_id)
-        assert wanted is not None
         assert bytes(holdings.entry(2, entry_id) or b"") == bytes(wanted)
     assert bytes(holdings.entry(2, 6) or b"")[64:] == alone[64:]
     assert holdings.entry(2, 7) is None

@@ -18,7 +18,6 @@ DEADLINE_S = 10
 def test_a_turn_tells_how_many_files_were_ready_in_it() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, BookieLoop)
         came, both = list[tuple[int, int]](), asyncio.Event()
         with contextlib.ExitStack() as ends:
             pairs = [[ends.enter_context(end) for end in socket.socketpair()] for _ in range(2)]

@@ -80,7 +80,6 @@ class Rig:
 
     def assert_right(self) -> None:
         assert self.found == {k: payload_of(LEDGER, k) for k in range(6)}
-        assert self.trailer is not None
         assert self.trailer.trailer.absent == self.trailer.trailer.unknown == ()
 
 
@@ -139,7 +138,6 @@ def test_a_read_of_a_ledger_that_was_deleted_meanwhile_is_told_so(before: Callab
     rig.give_back()
     rig.answer_all()
     assert rig.found == {}
-    assert rig.trailer is not None
     assert rig.trailer.reason is Reason.DELETED
 
 
@@ -171,6 +169,5 @@ def test_what_is_lost_stays_unknown_when_everything_around_it_is_given_back() ->
     rig.kept.settle(60)
     assert rig.generation in rig.kept.index.sealed_generations()
     rig.answer_all()
-    assert rig.trailer is not None
     assert rig.trailer.trailer.absent == ()
     assert rig.trailer.trailer.unknown[0] == EntryRange(0, rig.trailer.trailer.unknown[0].last, Reason.DAMAGED)

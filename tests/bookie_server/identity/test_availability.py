@@ -190,7 +190,6 @@ async def test_registration_follows_when_the_store_is_back(store: MemoryStore, d
 async def test_store_knows_how_far_the_log_goes(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     def position() -> tuple[int, int]:
         record = store.read_bookie_state("b1")
-        assert record is not None
         generation, offset = json.loads(record.value)["position"]
         return generation, offset
 
@@ -262,7 +261,6 @@ async def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
         store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
         await eventually(lambda: folders(store) == ([], ["b1"]))
         assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
-        assert bookie._availability is not None
         assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
     async with running(store, tmp_path) as (bookie, lane):
         assert folders(store) == ([], ["b1"]), "from its first registration on"

@@ -55,7 +55,6 @@ async def test_bookie_publishes_what_it_serves_and_leaves_when_it_stops(
 ) -> None:
     info = await started_once(store, tmp_path, uri)
     endpoint = info.endpoint(BOOKIE_RPC)
-    assert endpoint is not None
     assert info.bookie_id == f"127.0.0.1:{endpoint.port}", "clients of Apache's find a bookie by its id"
     assert [e.protocol for e in info.endpoints] == [*PUBLISHED], "only what is served"
     assert uuid.UUID(info.properties[INCARNATION_PROPERTY])
@@ -71,13 +70,10 @@ async def test_id_is_fixed_at_the_first_start_and_boots_are_counted(
     assert second.bookie_id == first.bookie_id
     assert second.properties == first.properties
     endpoint = second.endpoint("grpc")
-    assert endpoint is not None
     assert endpoint.host == "127.0.0.2"
     record = store.read_bookie_state(first.bookie_id)
-    assert record is not None
     assert json.loads(record.value)["boot_count"] == 2
     cookie = store.read_cookie(first.bookie_id)
-    assert cookie is not None
     assert decode_cookie(cookie.value).bookie_host == first.bookie_id
 
 
@@ -210,7 +206,6 @@ async def test_start_waits_for_a_store_that_comes_late(
         await eventually(lambda: "the start is retried" in caplog.text, 20)
         proxy.restore()
         bookie = await starting
-        assert bookie is not None
         assert list(watcher.writable_bookies()) == [bookie.bookie_id]
         await bookie.stop()
     proxy.close()

@@ -71,7 +71,6 @@ class SecureWorld:
         found = self.store.read_roles()
         table = RolesTable() if found is None else found.value
         self.store.write_roles(change(table), None if found is None else found.version)
-        assert self.bookie._authority is not None
         if self.bookie._authority._kept_s > 1:
             self.bookie._authority._table = None  # as if seconds had passed
 
@@ -82,9 +81,7 @@ class SecureWorld:
         self._change(lambda table: table.revoked(Line(f"{identity},O=Example", Role(role), scope_of(on))))
 
     def shorten(self, *, life_ms: int, kept_s: float) -> None:
-        authority = self.bookie._authority
-        assert authority is not None
-        authority._life_ms, authority._kept_s = life_ms, kept_s
+        self.bookie._authority._life_ms, self.bookie._authority._kept_s = life_ms, kept_s
 
     @asynccontextmanager
     async def lane(
@@ -111,11 +108,9 @@ class SecureWorld:
 
     def ask_admin(self, who: str | None, method: str, path: str) -> int:
         """The status. Blocks."""
-        admin = self.bookie._admin
-        assert admin is not None
         tls = self.files("anybody").trust() if who is None else self.files(who).tls()
         context: ssl.SSLContext = tls.client()
-        connection = http.client.HTTPSConnection("127.0.0.1", admin.port, context=context, timeout=10)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.bookie._admin.port, context=context, timeout=10)
         try:
             query = "?level=INFO&logger=bk_core.nothing" if method == "PUT" else ""
             connection.request(method, path + query)

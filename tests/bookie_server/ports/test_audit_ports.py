@@ -95,7 +95,6 @@ async def test_recoveries_that_are_refused_leave_nothing_behind(tmp_path: Path, 
         sessions = [one.attach(7, listener, mode=AttachMode.RECOVER) for _ in range(5)]
         for session in sessions[1:]:
             await listener.ended(session)
-        assert world.bookie._engine is not None
         streams: list[Any] = [each for each in world.bookie._engine._streams.values() if isinstance(each, AddStream)]
         assert [len(each._recovering) for each in streams] == [1], "of the one that may go on"
 
@@ -129,7 +128,6 @@ async def test_a_fence_whose_client_goes_away_has_an_unknown_outcome(
 ) -> None:
     async with tls_bookie(tmp_path) as world:
         engine = world.bookie._engine
-        assert engine is not None
         async with world.lane(lane, world.authority.issue("ingest").tls()) as one:
             await one.write(7, 0, [b"a"])
             await one.fence(1)
@@ -192,7 +190,6 @@ async def test_who_is_not_let_in_is_told(tmp_path: Path, told: Callable[..., lis
 async def test_a_changed_table_of_roles_is_told(tmp_path: Path, told: Callable[..., list[dict[str, Any]]]) -> None:
     async with secure_bookie(tmp_path) as world:
         authority = world.bookie._authority
-        assert authority is not None
         world.shorten(life_ms=600_000, kept_s=0.0)
         for role in ("reader", "writer"):
             world.give(role, "CN=ingest")

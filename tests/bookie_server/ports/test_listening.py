@@ -87,7 +87,6 @@ async def test_bookie_serves_every_lane_on_an_ipv6_address(
         assert (await lane.read(ledger_id, 0, 0))[0] == {0: b"entry"}
         await transport.close()
     admin = info.endpoint(HTTP)
-    assert admin is not None
     assert admin.url == f"http://[::1]:{config.admin_port}"
     assert await asyncio.to_thread(_get, f"{admin.url}/heartbeat") == b"OK\n"
     await bookie.stop()
@@ -95,8 +94,7 @@ async def test_bookie_serves_every_lane_on_an_ipv6_address(
 
 def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as answer:
-        found: bytes = answer.read()
-        return found
+        return answer.read()
 
 
 def _listen(kind: str, address: str, port: int) -> None:

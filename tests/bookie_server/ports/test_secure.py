@@ -25,7 +25,6 @@ from bk_core.errors import (
 )
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bk_core.transport.caller import Caller
-from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.messages import SERVICE
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError
@@ -68,7 +67,6 @@ def everything(lane: Lane, ledger_id: int) -> dict[str, Callable[[], Awaitable[o
 
     async def raw(**call: Any) -> None:
         right = Right.WRITE if "force" in call else Right.READ
-        assert isinstance(link, LaneLink)
         await link.call(DEADLINE_S, right, ledger_id, **call)
 
     return {
@@ -121,7 +119,6 @@ def test_every_operation_of_apaches_wire_is_in_the_table_of_needs() -> None:
 
 async def test_every_path_of_the_admin_port_is_in_the_table_of_needs(tmp_path: Path) -> None:
     async with secure_bookie(tmp_path, admin=True) as world:
-        assert world.bookie._admin is not None
         assert {path for method, path in ADMIN if method == "GET"} == set(world.bookie._admin.paths)
         assert {path for (_, path), need in ADMIN.items() if need.on is On.FREE} == set(FREE_PATHS)
 
@@ -333,7 +330,6 @@ async def _denied_by_apaches_wire(ask: Callable[[], Awaitable[object]], name: st
     except TimeoutError:  # the add was refused, and nothing is acked
         return name == "write"
     if name == "read":
-        assert isinstance(found, tuple)
         return any(each.reason is Reason.UNAUTHORIZED for each in found[1].unknown)
     return False
 

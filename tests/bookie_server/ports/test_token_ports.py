@@ -75,9 +75,7 @@ class TokenWorld:
         await self.world.ask(lane, more.pop("tls", self.trust), token=token, **more)
 
     def principals(self) -> set[Principal]:
-        assert self.world.bookie._engine is not None
-        sinks: list[Any] = list(self.world.bookie._engine._streams.values())
-        return {each.principal for each in sinks}
+        return {each.principal for each in self.world.bookie._engine._streams.values()}
 
 
 @asynccontextmanager
@@ -133,15 +131,12 @@ async def test_a_client_with_a_wrong_token_hears_a_safe_reason_and_the_log_has_a
         if wrong != "none":
             assert heard in raised.value.value
             assert logged in caplog.text
-            assert token is not None
             for part in token.read_text().strip().split("."):
                 assert part not in caplog.text + str(raised.value)
         elif lane != BOOKIE_RPC:  # there a client says nothing of a token, and gets EUA for what it asks
             assert heard in raised.value.value
             assert logged in caplog.text
-        engine = world.world.bookie._engine
-        assert engine is not None
-        assert not engine._streams or lane == BOOKIE_RPC
+        assert not world.world.bookie._engine._streams or lane == BOOKIE_RPC
         await world.ask(lane, world.token())
 
 
@@ -576,7 +571,6 @@ async def test_the_admin_port_wants_a_token_for_all_but_probes(
             endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
             with_token = AdminPorts(5, world.trust, TokenFile(str(world.token())))
             admin = world.world.bookie._admin
-            assert admin is not None
             for path in admin.paths:
                 status, body = await AdminPorts(5, world.trust).get_status(endpoint, path)
                 assert (status == 401) is (path not in FREE_PATHS), (path, body)
@@ -646,9 +640,7 @@ async def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Pat
             writer.transport.abort()
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
         before = store.read_roles()
-        assert before is not None
         store.write_roles(RolesTable().granted(Line("web", Role.OPERATOR, scope_of("cluster"))), before.version)
-        assert bookie._authority is not None
         bookie._authority._table = None  # as if seconds had passed
         for who, status in (("ingest", 403), ("web", 200)):
             asked = AdminPorts(5, world.trust, TokenFile(tokens[who]))

@@ -93,9 +93,7 @@ class Served:
         found = self.get(path)
         assert found[0] == status, found[1]
         assert found[2]["Content-Type"].startswith("application/json")
-        value = json.loads(found[1])
-        assert isinstance(value, dict)
-        return value
+        return json.loads(found[1])
 
 
 @pytest.fixture

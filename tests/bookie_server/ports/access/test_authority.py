@@ -36,7 +36,6 @@ async def test_one_identity_does_not_take_the_grants_of_all(tmp_path: Path, monk
     async with secure_bookie(tmp_path) as world:
         world.give("writer", "CN=ingest")
         authority = world.bookie._authority
-        assert authority is not None
         read = authority._read_ledger
 
         def slow(ledger_id: LedgerId) -> LedgerMetadata:

@@ -83,7 +83,6 @@ def test_what_needs_nothing_is_free_and_what_no_rule_knows_is_denied(world: Worl
 def test_the_grant_of_another_client_counts_for_nothing_and_the_refusal_says_so(world: World) -> None:
     world.gate.show([world.grant(7, identity="CN=other"), b"no grant at all"])
     refusal = world.gate.refusal(WRITE, 7)
-    assert refusal is not None
     assert refusal[0] is Reason.GRANT_NEEDED
     assert "ledger 7" in refusal[1]
     assert "the last one was refused" in refusal[1]

@@ -27,9 +27,7 @@ URI = "spiffe://example.org/ingest"
 
 
 def _principals(bookie: Bookie) -> list[Principal]:
-    assert bookie._engine is not None
-    sinks: list[Any] = list(bookie._engine._streams.values())
-    return [each.principal for each in sinks]
+    return [each.principal for each in bookie._engine._streams.values()]
 
 
 def _host(lane: str) -> str:

@@ -27,7 +27,6 @@ def entry(entry_id: int, payload: bytes) -> bytes:
 
 def single(entry_id: int) -> bytes:
     made = encode_apache_one(LEDGER, entry_id, entry(entry_id, PAYLOADS[entry_id]), 1)
-    assert made is not None
     return bytes(made[1])
 
 

@@ -85,7 +85,6 @@ async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Bookie
         async def connect(version: int = 3) -> Peer:
             (info,) = store.writable_bookies().values()
             endpoint = info.endpoint(BOOKIE_RPC)
-            assert endpoint is not None
             peer = Peer(*await asyncio.open_connection(endpoint.host, endpoint.port), version)
             stack.callback(peer.writer.close)
             return peer

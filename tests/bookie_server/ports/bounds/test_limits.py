@@ -401,7 +401,6 @@ def test_apaches_wire_pauses_all_connections_of_an_owner() -> None:
 
 def test_a_connection_too_many_of_apaches_wire_is_cut() -> None:
     bookie, limits, _ = rpc(connections_per_principal_max=1)
-    assert bookie.facts.limits is not None
     bookie.facts.limits.enter(client())
     one = bookie.connect()
     one.connection._proven(client())

@@ -53,7 +53,6 @@ async def running(tmp_path: Path, **settings: Any) -> AsyncIterator[Bookie]:
         await settled(bookie)
         async with direct(bookie, "Control") as client:
             await greet(client, bookie)
-    assert bookie._engine is not None
     assert not bookie._engine._streams
 
 
@@ -78,7 +77,6 @@ TOO_MUCH: dict[str, tuple[str, bytes]] = {
 @pytest.mark.parametrize("what", TOO_MUCH)
 async def test_a_message_that_is_much_work_ends_its_stream_before_the_work_is_done(what: str, tmp_path: Path) -> None:
     async with running(tmp_path) as bookie:
-        assert bookie._engine is not None
         stream, message = TOO_MUCH[what]
         async with direct(bookie, stream) as client:
             await greet(client, bookie)
@@ -259,7 +257,6 @@ async def reading_alone(bookie: Bookie, entries: int) -> AsyncIterator[DirectCli
 async def test_reads_of_single_entries_that_arrive_together_are_answered_together(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie:
         async with reading_alone(bookie, 5) as client:
-            assert bookie._engine is not None
             before = bookie._engine.taken[EntriesRequested]
             client.writer.write(b"".join(lone_read(k + 1, k) for k in (4, 0, 2)) + lone_read(9, 77))
             answers = [await client.answer() for _ in range(4)]
@@ -276,7 +273,6 @@ async def test_a_read_that_is_cancelled_in_the_same_burst_is_not_answered_and_ho
         client.writer.write(lone_read(1, 0) + lone_read(2, 1) + struct.pack("<II", 0, len(cancel)) + cancel)
         client.writer.write(lone_read(3, 0))
         assert {(await client.answer())[1].id for _ in range(2)} == {2, 3}
-        assert bookie._engine is not None
         await eventually(lambda: not bookie._engine.numbers().parts)
 
 
@@ -289,13 +285,11 @@ async def test_a_stream_that_breaks_the_rules_behind_its_reads_leaves_nothing(tm
                 while True:
                     await client.answer()
         await settled(bookie)
-        assert bookie._engine is not None
         assert bookie._engine.numbers().parts == 0
 
 
 async def test_more_reads_than_the_machine_takes_at_once_are_all_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie, reading_alone(bookie, 2) as client:
-        assert bookie._engine is not None
         before = bookie._engine.taken[EntriesRequested]
         client.writer.write(b"".join(lone_read(k + 1, k % 2) for k in range(150)))
         assert {(await client.answer())[1].id for _ in range(150)} == set(range(1, 151))
@@ -332,9 +326,7 @@ async def test_a_client_that_takes_nothing_is_cut_off_and_others_read_on(tmp_pat
 async def test_a_stream_that_is_paused_is_not_read(tmp_path: Path) -> None:
     async with running(tmp_path) as bookie, direct(bookie, "Add") as client:
         await greet(client, bookie)
-        assert bookie._engine is not None
         (stream,) = bookie._engine._streams.values()
-        assert isinstance(stream, AddStream)
         stream.deliver(PauseStream(stream.stream))
         for _ in range(40):
             client.send(frames=bytes(MIB))
@@ -398,7 +390,6 @@ async def test_a_bookie_that_stops_answers_what_it_took_and_ends_the_streams(tmp
         async with asyncio.timeout(10):
             await bookie.stop()
         assert await client.is_over(5)
-    assert bookie._engine is not None
     assert not bookie._engine._streams
 
 

@@ -60,7 +60,6 @@ def entries_of(frame: bytes) -> list[Entry]:
     digest_type = DigestType(header.digest_type or DigestType.CRC32C)
     digester = Digester(digest_type, PASSWORD, header.ledger_id)
     batch = decode_frame(frame, digester=digester, verify_digests=True)
-    assert batch.digests is not None
     digests = [bytes(row) for row in batch.digests]
     numbers = (batch.entry_ids(), batch.entry_lacs(), batch.cumulative_lengths())
     ids, lacs, lengths = (column.tolist() for column in numbers)

@@ -13,11 +13,8 @@ from bk_core.entries.frame import decode_frame, frame_extent, split_frames
 from bk_core.errors import IntegrityError
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.disk_places import IndexBlock, Place
-from bookie_server.storage.bytes.membership import RunMembers
 from bookie_server.storage.bytes.segment import index_name, segment_name
 from bookie_server.storage.disk.files import Files
-from bookie_server.storage.index.cache import SparseIndex
-from bookie_server.storage.index.ledger_frames import BlockFrames
 from bookie_server.storage.index.reader import IndexReader
 from bookie_server.storage.index.search import SPARSE_SECTION, DamagedPlaces, Search
 from tests.kit.segment_world import Storage, entries, striped
@@ -94,7 +91,6 @@ def test_a_damaged_frame_of_a_run_hides_no_other(tmp_path: Path, where: int) -> 
     storage = sealed(tmp_path / "d")
     run = runs_in(storage, 2, 40)[0]
     members = storage.reader.membership(run)
-    assert isinstance(members, RunMembers)
     assert len(members.firsts) > 2
     for k in (0, 1, len(members.firsts) - 1):
         flip(path_of(storage), members.offsets[k] + where)
@@ -116,7 +112,6 @@ def test_damage_spreads_through_a_run_and_each_time_only_what_is_bad_is_unknown(
     storage = sealed(tmp_path / "d")
     run = runs_in(storage, 2, 40)[0]
     members = storage.reader.membership(run)
-    assert isinstance(members, RunMembers)
     lost: set[int] = set()
     for k in (3, 1, 5, 0):
         flip(path_of(storage), members.offsets[k] + 70)
@@ -125,7 +120,6 @@ def test_damage_spreads_through_a_run_and_each_time_only_what_is_bad_is_unknown(
         assert set(answer.found) == set(range(36)) - lost
         assert set(answer.unknown) == lost
         known = storage.reader.membership(run)
-        assert isinstance(known, RunMembers)
         storage.index.learn(2, run, members if k == 3 else known)  # what was remembered may be older than the damage
     storage.close()
 
@@ -166,11 +160,9 @@ def test_the_entry_with_the_greatest_lac_of_a_run_is_found(tmp_path: Path) -> No
     storage = sealed(tmp_path / "d")
     run = runs_in(storage, 2, 40)[0]
     entry = storage.reader.read_lac_entry(run)
-    assert entry is not None
     extent = frame_extent(entry)
     assert extent.first == extent.last
     members = storage.reader.membership(run)
-    assert isinstance(members, RunMembers)
     assert extent.last in members.lasts
     storage.close()
 
@@ -179,9 +171,7 @@ def test_the_end_of_a_sealed_ledger_needs_no_read(tmp_path: Path) -> None:
     storage = sealed(tmp_path / "d")
     end = storage.index.last_entry(1)
     assert (end.entry_id, end.bound) == (23, 23)
-    assert end.place is not None
     frame = storage.reader.read_entries(end.place, 23, 23)
-    assert frame is not None
     assert decode_frame(frame).entry_ids().tolist() == [23]
     storage.index.mark_damaged(1, end.place)
     end = storage.index.last_entry(1)
@@ -229,11 +219,9 @@ def test_an_index_is_read_in_parts(tmp_path: Path) -> None:
     indexes = IndexReader(str(tmp_path), header.incarnation, Files(), 4)
     known = {IndexBlock(0x1234, number): indexes.read(IndexBlock(0x1234, number)) for number in (SPARSE_SECTION, 0, 1)}
     sparse = known[IndexBlock(0x1234, SPARSE_SECTION)]
-    assert isinstance(sparse, SparseIndex)
     ledger_id = int(rows["ledger"][0])
     assert sparse.blocks(ledger_id, 0, 5) == range(1)
     block = known[IndexBlock(0x1234, 0)]
-    assert isinstance(block, BlockFrames)
     search = Search(ledger_id, 0, 5, 64, 1 << 20, known.get, DamagedPlaces())
     block.candidates(search)
     assert search.covered()[0][0][:2] == (0, 5)

@@ -66,7 +66,6 @@ def test_healthy_directory_is_described_and_left_alone(path: Path, verify: bool)
         "they are repaired from their other copies."
     )
     assert [segment.state for segment in found.segments[-2:]] == [SEALED, OPEN]
-    assert found.identity is not None
     assert (found.identity.bookie_id, found.identity.boot_count) == ("bookie-1:3181", 2)
     assert sorted(found.ledgers) == [0, 1, 2, 3, 7, 9]
     assert found.deleted_ledgers == 1

@@ -195,7 +195,6 @@ def test_going_idle_puts_the_position_on_record_once(tmp_path: Path) -> None:
     assert storage.log.position == (generation, position + 4096)
     content = Path(storage.directory.segments_path, segment_name(generation)).read_bytes()
     group = decode_group_header(content[position : position + 64], storage.directory.identity.incarnation_bytes)
-    assert group is not None
     assert (group.frames, group.durable, group.number) == (0, position, 1)
     storage.close()
     assert Storage(tmp_path / "d").report.frames_copied == 0

@@ -134,7 +134,6 @@ def test_entries_are_cut_out_of_a_frame(tmp_path: Path) -> None:
     place = storage.append(entries(1, range(100, 200)))[0]
     for first, last in ((100, 199), (150, 150), (0, 120), (190, 500)):
         frame = storage.reader.read_entries(place, first, last, ledger_id=1)
-        assert frame is not None
         ids = decode_frame(frame).entry_ids().tolist()
         assert ids == list(range(max(first, 100), min(last, 199) + 1))
     assert storage.reader.read_entries(place, 0, 99) is None
@@ -146,7 +145,6 @@ def test_the_reader_says_which_ids_a_sparse_frame_holds(tmp_path: Path) -> None:
     stripe, sparse = storage.append(striped(1, 0, 20, ensemble=5, quorum=3, index=2), entries(2, [9, 1, 2]))
     assert storage.reader.membership(stripe) == Striping(5, 3, 2)
     runs = storage.reader.membership(sparse)
-    assert not isinstance(runs, Striping)
     assert (runs.starts.tolist(), runs.ends.tolist()) == ([1, 9], [2, 9])
     storage.close()
 

@@ -84,7 +84,6 @@ def test_a_checkpoint_is_found_again() -> None:
     bookie.table.intervals = [(3, 9)]
     bookie.checkpoint()
     found = bookie.found()
-    assert found.newest is not None
     assert found.newest.ledgers["ledger"].tolist() == sorted(bookie.table.flags)
     assert found.newest.deleted.tolist() == [[3, 9]]
     assert (found.newest.through, found.newest.segments) == (3, (1, 2, 3))
@@ -107,7 +106,6 @@ def test_what_was_known_at_the_beginning_is_in_it_whatever_happens_meanwhile() -
         bookie.checkpointer.step(1)
     newest = bookie.found().newest
     assert steps > 4
-    assert newest is not None
     assert known <= set(newest.ledgers["ledger"].tolist())
     assert (newest.through, newest.segments) == (3, (1, 2, 3)), "segment 4 was not sealed when the copy began"
 
@@ -226,6 +224,5 @@ def test_a_checkpoint_of_another_number_or_directory_under_a_name_is_not_used() 
     content = bookie.disk.read_file(segments + "0000000000000001.checkpoint")
     bookie.disk.write_atomically(segments + "0000000000000002.checkpoint", content)
     found = bookie.found()
-    assert found.newest is not None
     assert (found.newest.number, len(found.damage)) == (1, 1)
     assert find_checkpoint(bookie.disk, "/data/segments", bytes(16)).newest is None

@@ -15,7 +15,7 @@ from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.machine.disk_places import IndexBlock
-from bookie_server.storage.bytes.index_file import IndexHeader, build_index
+from bookie_server.storage.bytes.index_file import build_index
 from bookie_server.storage.bytes.joined_frames import frame_sizes
 from bookie_server.storage.maintenance.sealed import live_frames
 from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames
@@ -242,7 +242,6 @@ def test_a_damaged_index_keeps_its_segment_until_it_is_made_anew(what: str) -> N
     assert 1 in world.storage.index.sealed_generations()
     assert world.storage.index.damaged_indexes == {1}
     assert_honest(world.storage, live)
-    assert isinstance(header, IndexHeader)
     built = build_index(header, rows, states)
     world.disk.write_atomically(path, built.data)
     world.storage.reader.release(1)
