@@ -9,7 +9,6 @@ alone; what the direct lane has instead is in ``services/test_direct.py``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import struct
@@ -24,8 +23,6 @@ from typing import Any
 import pytest
 
 from bk_cli.local.children import free_port
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
@@ -34,7 +31,7 @@ from bk_core.wire.lane.grpc_frames import pack
 from bk_core.wire.lane.reasons import AttachMode, LaneMessage
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lane_table import OURS
-from tests.kit.lanes import KEY, Lane, Listener, digester, frame
+from tests.kit.lanes import KEY, Lane, Listener, frame
 from tests.kit.raw_lane import RawConnection, RawDirect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(120)]
@@ -79,10 +76,8 @@ class Server:
             text=True,
             cwd=ROOT,
         )
-        assert self._process.stdout
         words = self._process.stdout.readline().split()
         assert words[:2] == ["ready", "b1"], words
-        self.rpc_port = int(words[2])
         self.lanes: list[Lane] = []
         self.raw: list[RawConnection | RawDirect] = []
 
@@ -111,7 +106,6 @@ class Server:
         await asyncio.gather(*(lane.transport.close() for lane in self.lanes))
         self._process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(self._process.wait)
-        assert self._process.stdout
         self._process.stdout.close()
 
 
@@ -122,33 +116,19 @@ LANES = pytest.mark.parametrize(
 
 @asynccontextmanager
 async def throttling(path: Path, lane: str = "grpc", *, sync_s: float = 0.0, **settings: Any) -> AsyncIterator[Server]:
-    async with asyncio.timeout(100), opened(path, sync_s, settings, lane) as server:
-        yield server
-
-
-@contextlib.asynccontextmanager
-async def opened(path: Path, sync_s: float, settings: dict[str, Any], lane: str) -> AsyncIterator[Server]:
     server = Server(path, sync_s, settings, lane)
     try:
-        yield server
+        async with asyncio.timeout(100):
+            yield server
     finally:
         await server.end()
 
 
 def frames(lane: Lane, session: int, ledger: int, ids: Sequence[int], size: int) -> None:
     """Send one frame an id."""
-    batch = EntryBatch.from_list([os.urandom(size)])
+    payload = os.urandom(size)
     for entry in ids:
-        one = encode_frame(
-            batch,
-            digester=digester(ledger),
-            ledger_id=ledger,
-            first_entry_id=entry,
-            lac=entry - 1,
-            length_before=entry * size,
-            session=session,
-        )
-        lane.link.send(session, one)
+        lane.send(session, ledger, entry, [payload], lac=entry - 1, before=entry * size)
 
 
 async def write(lane: Lane, ledger: int, entries: int, size: int) -> None:

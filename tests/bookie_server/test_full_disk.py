@@ -10,22 +10,17 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import AttachMode, Reason
-from tests.kit.lanes import KEY, Lane, Listener
+from tests.bookie_server.test_process import PLAIN, Process
+from tests.kit.lanes import KEY, Lane, Listener, lane_to
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.rule("S6")]
 
@@ -33,17 +28,11 @@ ROOT = Path(__file__).parents[2]
 DISK_BYTES = 128 << 20
 BODY = os.urandom(1 << 20)
 
-BOOKIE = """
-import sys
-from functools import partial
-from pathlib import Path
-from typing import Any
-from bookie_server.config import BookieConfig
-from bookie_server.main import run
-sys.exit(run(BookieConfig(data_dir=Path(sys.argv[1]), metadata_service_uri=sys.argv[2], port=0, bookie_id="b1",
-    listen_address="127.0.0.1", advertised_address="127.0.0.1", allow_loopback=True, segment_size_bytes=9 << 20,
-    disk_check_interval_s=0.5, gc_grace_s=0.3, checkpoint_interval_s=0.5, segments_kept_free=2)))
-"""
+SMALL = PLAIN.replace(
+    "allow_loopback=True",
+    "allow_loopback=True, segment_size_bytes=9 << 20, disk_check_interval_s=0.5, gc_grace_s=0.3, "
+    "checkpoint_interval_s=0.5, segments_kept_free=2",
+)
 
 
 @pytest.fixture
@@ -60,52 +49,20 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-@pytest.fixture
-def store(zookeeper_uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
-
-
-def settled(session: int, frames: int, said: list[tuple[Any, ...]]) -> bool:
-    """So many frames are durable, or the session has ended."""
-    return ("acked", session, frames) in said or any(words[0] == "ended" for words in said)
-
-
 class World:
     """The bookie process, a client of it, the disk, and the entries that were acked."""
 
     def __init__(self, disk: Path, store: MetadataStore) -> None:
         self.disk, self.store = disk, store
         self.acked: dict[int, dict[int, bytes]] = {}
-        self._process: subprocess.Popen[str] | None = None
+        self.process = Process(disk / "data", store.uri, SMALL)
 
     async def start(self) -> Lane:
-        arguments = [sys.executable, "-c", BOOKIE, str(self.disk / "data"), self.store.uri]
-        self._process = await asyncio.to_thread(
-            subprocess.Popen, arguments, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        assert self._process.stdout
-        line = await asyncio.to_thread(self._process.stdout.readline)
-        assert line.startswith("ready b1 "), line
-        transport = LaneTransport(Caller(self.store.instance_id()))
-        transport.update_bookies([*self.store.writable_bookies().values(), *self.store.read_only_bookies().values()])
-        return Lane("grpc", transport, "b1")
+        await asyncio.to_thread(self.process.start)
+        return lane_to(self.store, "b1")
 
     async def end(self, number: int) -> int:
-        assert self._process
-        assert self._process.stdout
-        self._process.send_signal(number)
-        code = await asyncio.to_thread(self._process.wait, 20)
-        self._process.stdout.close()
-        self._process = None
-        return code
-
-    def kill_if_running(self) -> None:
-        if self._process:
-            self._process.kill()
-            self._process.communicate()
+        return await asyncio.to_thread(self.process.signal, number)
 
     async def append(self, lane: Lane, ledger: int, mode: AttachMode = AttachMode.WRITE, most: int = 1000) -> Reason:
         """Entries of a mebibyte each until the session ends; why it did. Each that is acked is remembered."""
@@ -116,7 +73,7 @@ class World:
         for sent in range(most):
             body = b"%d/%d " % (ledger, first + sent) + BODY
             lane.send(session, ledger, first + sent, [body])
-            await listener.until(partial(settled, session, sent + 1))
+            await listener.settled(session, sent + 1)
             if ("acked", session, sent + 1) not in listener.said:
                 break
             known[first + sent] = body
@@ -162,11 +119,6 @@ class World:
                 assert found == {e: entries[e] for e in range(first, trailer.answered_through + 1)}
                 first = trailer.answered_through + 1
 
-    async def until(self, reached: Callable[[], bool], seconds: float = 20) -> None:
-        async with asyncio.timeout(seconds):
-            while not await asyncio.to_thread(reached):
-                await asyncio.sleep(0.05)
-
     def is_read_only(self) -> bool:
         return (list(self.store.writable_bookies()), list(self.store.read_only_bookies())) == ([], ["b1"])
 
@@ -190,17 +142,17 @@ class World:
 
 
 @pytest.fixture
-def world(disk: Path, store: MetadataStore) -> Iterator[World]:
-    made = World(disk, store)
+def world(disk: Path, zookeeper_store: MetadataStore) -> Iterator[World]:
+    made = World(disk, zookeeper_store)
     yield made
-    made.kill_if_running()
+    made.process.end()
 
 
 async def test_bookie_fills_its_disk_itself_and_keeps_a_reserve_for_recovery(world: World) -> None:
     lane = await world.start()
     await world.append(lane, 1, most=3)
     assert await world.append(lane, 2) in (Reason.READ_ONLY, Reason.NO_SPACE)
-    await world.until(world.is_read_only)
+    await eventually(world.is_read_only, 20, 0.05)
     assert await world.append(lane, 3) is Reason.READ_ONLY
     for ledger in (1, 2, 4):  # fences, of an unknown ledger too, and recovery
         assert (await lane.fence(ledger)).fenced
@@ -217,7 +169,7 @@ async def test_disk_filled_by_another_program_and_emptied_again(world: World, en
     await world.append(lane, 1, most=12)
     world.fill()
     assert await world.append(lane, 1) in (Reason.READ_ONLY, Reason.NO_SPACE)
-    await world.until(world.is_read_only)
+    await eventually(world.is_read_only, 20, 0.05)
     assert (await lane.read(1, 0, 0, fence_key=KEY))[1].fenced
     await world.check_all(lane)
     await lane.transport.close()
@@ -228,7 +180,7 @@ async def test_disk_filled_by_another_program_and_emptied_again(world: World, en
     await world.check_all(lane)
     assert await world.append(lane, 2) is Reason.READ_ONLY
     world.empty()
-    await world.until(world.is_writable)
+    await eventually(world.is_writable, 20, 0.05)
     assert await world.append(lane, 2, most=12) is Reason.REASON_NONE
     await world.check_all(lane)
     assert await world.append(lane, 1) is Reason.FENCED
@@ -248,12 +200,12 @@ async def test_brim_is_survived_and_recovery_goes_on_once_there_is_room(world: W
     await world.append(lane, 1, most=5)
     await lane.fence(1)
     world.fill()
-    await world.until(world.is_read_only)
+    await eventually(world.is_read_only, 20, 0.05)
     assert await world.append(lane, 1, AttachMode.RECOVER) is Reason.NO_SPACE
     await world.check_all(lane)
     assert world.is_read_only()
     world.empty()
-    await world.until(world.is_writable)
+    await eventually(world.is_writable, 20, 0.05)
     assert await world.append(lane, 1, AttachMode.RECOVER, most=12) is Reason.REASON_NONE
     await world.check_all(lane)
     await lane.transport.close()
@@ -268,7 +220,7 @@ async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool
     lane = await world.start()
     await world.append(lane, 1, most=2)
     await world.fill_with_ledgers(lane, range(10, 18))
-    await world.until(world.is_read_only)
+    await eventually(world.is_read_only, 20, 0.05)
     if brim:
         world.fill()
         await lane.transport.close()
@@ -279,7 +231,7 @@ async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool
         assert (await lane.fence(ledger)).fenced
     assert await world.append(lane, 1, AttachMode.RECOVER, most=2) is Reason.REASON_NONE
     await world.delete(lane, range(12, 18))
-    await world.until(world.is_writable, 60)
+    await eventually(world.is_writable, 60, 0.05)
     if brim:
         world.empty()
     await world.check_all(lane)
@@ -291,7 +243,7 @@ async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool
     await world.end(signal.SIGKILL)
 
     lane = await world.start()
-    await world.until(world.is_writable)  # what compaction had not come to, it goes on with
+    await eventually(world.is_writable, 20, 0.05)  # what compaction had not come to, it goes on with
     await world.check_all(lane)
     assert await world.is_deleted(lane, 12)
     assert await world.append(lane, 1) is Reason.FENCED

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,12 @@ from typing import Any
 
 import pytest
 
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.errors import TransportError
-from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import Reason
-from tests.kit.lanes import Lane, Listener, digester
+from tests.kit.lanes import Lane, Listener, lane_to
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper]
 
@@ -82,26 +76,21 @@ class Process:
             text=True,
             cwd=ROOT,
         )
-        assert self._process.stdout
         line = self._process.stdout.readline()
         assert line.startswith("ready b1 "), line
 
     def signal(self, number: int) -> int:
         """Send it; the exit code."""
-        assert self._process
         self._process.send_signal(number)
         return self.wait()
 
     def wait(self) -> int:
-        assert self._process
-        assert self._process.stdout
         code = self._process.wait(20)
         self._process.stdout.close()
         self._process = None
         return code
 
     def peak_bytes(self) -> int:
-        assert self._process
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) << 10
 
@@ -112,11 +101,8 @@ class Process:
 
 
 @pytest.fixture
-def store(zookeeper_uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
+def store(zookeeper_store: MetadataStore) -> MetadataStore:
+    return zookeeper_store
 
 
 @pytest.fixture
@@ -124,12 +110,6 @@ def process(store: MetadataStore, tmp_path: Path) -> Iterator[Process]:
     made = Process(tmp_path / "data", store.uri)
     yield made
     made.end()
-
-
-def connected(store: MetadataStore) -> Lane:
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    return Lane("grpc", transport, "b1")
 
 
 async def append_until_broken(lane: Lane, ledger: int, seed: int) -> int:
@@ -159,12 +139,12 @@ async def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, proce
     process.start()
     assert list(store.writable_bookies()) == ["b1"]
 
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     await lane.write(7, 0, [b"a"])
     assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
     assert store.writable_bookies() == {}
     process.start()
-    again = connected(store)
+    again = lane_to(store, "b1")
     assert (await again.read(7, 0, 0))[0] == {0: b"a"}
     await lane.transport.close()
     await again.transport.close()
@@ -175,7 +155,7 @@ async def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, pr
     process.script = FAILING_SYNCS
     process.start()
 
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     await lane.write(7, 0, [b"durable"])
     process.trigger.touch()
     listener = Listener()
@@ -192,7 +172,7 @@ async def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, pr
     await lane.transport.close()
     process.trigger.unlink()
     process.start()
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     assert (await lane.read(7, 0, 0))[0] == {0: b"durable"}
     await lane.transport.close()
 
@@ -205,7 +185,7 @@ async def test_disk_that_refuses_reads_makes_entries_unknown_and_no_more(
     process.script = FAILING_READS
     process.start()
 
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     await lane.write(7, 0, [b"a", b"b"])
     process.trigger.touch()
     entries, trailer = await lane.read(7, 0, 4)
@@ -218,7 +198,7 @@ async def test_disk_that_refuses_reads_makes_entries_unknown_and_no_more(
     await lane.transport.close()
     assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
     process.start()
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     assert (await lane.read(7, 0, 2))[0] == {0: b"a", 1: b"b", 2: b"c"}
     await lane.transport.close()
 
@@ -232,25 +212,13 @@ async def test_memory_stays_bounded_while_data_streams_through(store: MetadataSt
     async def write(lane: Lane, ledger: int) -> None:
         listener = Listener()
         session = lane.attach(ledger, listener)
-        batch = EntryBatch.from_list([body])
         for entry in range(total):
-            lane.link.send(
-                session,
-                encode_frame(
-                    batch,
-                    digester=digester(ledger),
-                    ledger_id=ledger,
-                    first_entry_id=entry,
-                    lac=entry - 1,
-                    length_before=entry * size,
-                    session=session,
-                ),
-            )
+            lane.send(session, ledger, entry, [body], lac=entry - 1, before=entry * size)
             if entry % 64 == 63:
                 await listener.until(partial(reached, entry - 40))
         await listener.acked(session, total)
 
-    lane = connected(store)
+    lane = lane_to(store, "b1")
     await asyncio.gather(write(lane, 1), write(lane, 2))
 
     async def read(ledger: int) -> None:

@@ -8,8 +8,7 @@ import os
 import random
 import shutil
 import signal
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,29 +18,17 @@ from typing import Any
 import pytest
 
 from bk_core.errors import BookieIdentityError
-from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import Fragment, LedgerMetadata
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie, _ledgers_held
-from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, connected, payload
-from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, payload
+from tests.kit.lanes import KEY, Lane, bookie_config, lane_to
 from tests.kit.memory_store import MemoryStore
 from tests.kit.waiting import eventually
 
 LEDGERS = range(100, 124)
 OLD = range(100, 112)
-
-
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    opened = open_store(f"memory://{uuid.uuid4().hex}")
-    assert isinstance(opened, MemoryStore)
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
 
 
 @asynccontextmanager
@@ -51,29 +38,17 @@ async def running(
     one = bookie_config(path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
     config = replace(one, data_dir=None, data_dirs=tuple(path / name for name in names))
     bookie = await Bookie.start(config, accept_loss=accept_loss)
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
+    lane = lane_to(store, "b1")
     try:
-        yield bookie, Lane("grpc", transport, "b1")
+        yield bookie, lane
     finally:
-        await transport.close()
+        await lane.transport.close()
         await bookie.stop()
 
 
 def homes(bookie: Bookie) -> dict[str, set[int]]:
     """Ledgers by the name of the directory they are in."""
     return {Path(each.directory.path).name: set(each.index.ledger_ids()) for each in bookie._opened}
-
-
-async def ended(lane: Lane, ledger: int, first: int) -> Reason:
-    """Why an entry is refused."""
-    listener = Listener()
-    session = lane.attach(ledger, listener)
-    lane.send(session, ledger, first, [b"new"])
-    durable, reason = await listener.ended(session)
-    assert durable == 0
-    lane.link.detach(session)
-    return reason
 
 
 async def fill(lane: Lane) -> None:
@@ -96,7 +71,7 @@ async def test_ledgers_are_spread_and_stay_where_they_are(store: MemoryStore, tm
                 assert entries == {0: b"%d" % ledger}
                 assert [(gap.first, gap.last) for gap in trailer.absent] == [(1, 1)]
                 assert trailer.fenced is (ledger == LEDGERS[0])
-            assert await ended(lane, LEDGERS[0], 1) == Reason.FENCED
+            assert await lane.refused(LEDGERS[0], 1) == Reason.FENCED
     async with running(store, tmp_path) as (bookie, lane):
         for ledger in LEDGERS:
             mode = AttachMode.RECOVER if ledger == LEDGERS[0] else AttachMode.WRITE
@@ -122,7 +97,7 @@ async def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to
         used["a"] = 0.96
         await eventually(lambda: bookie._availability._watches[0].read_only)
         assert list(store.writable_bookies()) == ["b1"]
-        assert await ended(lane, in_a[0], 1) == Reason.READ_ONLY
+        assert await lane.refused(in_a[0], 1) == Reason.READ_ONLY
         await lane.write(in_b[0], 1, [b"b"])
         for ledger in LEDGERS[len(OLD) :]:
             await lane.write(ledger, 0, [b"new"])
@@ -132,12 +107,12 @@ async def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to
         used["b"] = 0.97
         await eventually(lambda: not store.writable_bookies())
         assert list(store.read_only_bookies()) == ["b1"]
-        assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
+        assert await lane.refused(in_b[0], 2) == Reason.READ_ONLY
         assert (await lane.fence(999)).fenced
         used["a"] = 0.5
         await eventually(lambda: list(store.writable_bookies()) == ["b1"])
         await lane.write(in_a[1], 1, [b"again"])
-        assert await ended(lane, in_b[0], 2) == Reason.READ_ONLY
+        assert await lane.refused(in_b[0], 2) == Reason.READ_ONLY
 
 
 @pytest.mark.rule("S8")
@@ -160,23 +135,13 @@ async def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss
         async with running(store, tmp_path, accept_loss=accept_loss) as (bookie, lane):
             for ledger in before["a"]:
                 assert (await lane.read(ledger, 0, 0))[0] == {0: b"%d" % ledger}
-                assert await ended_or_none(lane, ledger, 1 + accept_loss) is None
+                await lane.write(ledger, 1 + accept_loss, [b"new"])
             for ledger in before["b"]:
                 entries, trailer = await lane.read(ledger, 0, 5, fence_key=KEY)
                 assert entries == {}
                 assert trailer.absent == ()
                 assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
-                assert await ended(lane, ledger, 1) == Reason.LIMBO
-
-
-async def ended_or_none(lane: Lane, ledger: int, first: int) -> Reason | None:
-    """None: the entry was taken."""
-    listener = Listener()
-    session = lane.attach(ledger, listener)
-    lane.send(session, ledger, first, [b"new"])
-    await listener.until(lambda said: bool(said))
-    lane.link.detach(session)
-    return None if listener.said[0][0] == "acked" else listener.said[0][3]
+                assert await lane.refused(ledger, 1) == Reason.LIMBO
 
 
 # --- a real process ---
@@ -184,22 +149,14 @@ async def ended_or_none(lane: Lane, ledger: int, first: int) -> Reason | None:
 SPREAD = PLAIN.replace("data_dir=Path(sys.argv[2])", "data_dirs=[Path(sys.argv[2]) / name for name in 'abc']")
 
 
-@pytest.fixture
-def cluster(zookeeper_uri: str) -> Iterator[MetadataStore]:
-    opened = open_store(f"{zookeeper_uri}/{uuid.uuid4().hex}")
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
-
-
 @pytest.mark.e2e
 @pytest.mark.zookeeper
 @pytest.mark.rule("MUST2", "MUST3")
-def test_entries_and_fences_of_every_directory_survive_kill_9(cluster: MetadataStore, tmp_path: Path) -> None:
+def test_entries_and_fences_of_every_directory_survive_kill_9(zookeeper_store: MetadataStore, tmp_path: Path) -> None:
     chance, per_round = random.Random(5), 6
 
     async def round_of(number: int, process: Process) -> None:
-        lane = connected(cluster)
+        lane = lane_to(zookeeper_store, "b1")
         ledgers = range(number * per_round, (number + 1) * per_round)
         writing = [asyncio.create_task(append_until_broken(lane, ledger, ledger)) for ledger in ledgers]
         for ledger in ledgers:
@@ -209,14 +166,14 @@ def test_entries_and_fences_of_every_directory_survive_kill_9(cluster: MetadataS
         acked = await asyncio.gather(*writing)
         await lane.transport.close()
         await asyncio.to_thread(process.start)
-        lane = connected(cluster)
+        lane = lane_to(zookeeper_store, "b1")
         for ledger, count in zip(ledgers, acked, strict=True):
             entries, _ = await lane.read(ledger, 0, max(count - 1, 0), bytes_max=1 << 30)
             assert entries == {entry: payload(ledger, entry) for entry in range(count)}
-            assert await ended(lane, 1000 + ledger, 0) == Reason.FENCED
+            assert await lane.refused(1000 + ledger, 0) == Reason.FENCED
         await lane.transport.close()
 
-    process = Process(tmp_path / "data", cluster.uri, SPREAD)
+    process = Process(tmp_path / "data", zookeeper_store.uri, SPREAD)
     try:
         process.start()
         for number in range(3):

@@ -32,7 +32,7 @@ from bookie_server.ports.access.tls import PortTls
 from bookie_server.ports.bounds.clients import Clients
 from bookie_server.ports.lane.grpc import GrpcServer
 from bookie_server.ports.service import Service
-from tests.kit.lanes import Lane, Listener, bookie_config
+from tests.kit.lanes import Lane, Listener, bookie_config, lane_to
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 
 
@@ -67,9 +67,7 @@ async def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataSt
     """A client whose stream ends looks at the list at once; it must not find the bookie that goes."""
 
     bookie = await Bookie.start(bookie_config(tmp_path, uri))
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    lane, listener = Lane("grpc", transport, bookie.bookie_id), Listener()
+    lane, listener = lane_to(store, bookie.bookie_id), Listener()
     session = lane.attach(1, listener)
     lane.send(session, 1, 0, [b"a"])
     await listener.acked(session, 1)
@@ -78,7 +76,7 @@ async def test_a_bookie_leaves_the_list_before_its_streams_end(store: MetadataSt
     await listener.until(lambda said: any(words[0] in ("broken", "ended") for words in said))
     assert store.writable_bookies() == {}
     await stopping
-    await transport.close()
+    await lane.transport.close()
 
 
 def serve_twice(monkeypatch: pytest.MonkeyPatch, *second: int) -> None:

@@ -19,7 +19,7 @@ from bk_core.entries.frame import decode_frame, encode_frame, split_frames
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import legacy_service_info
-from bk_core.model import BOOKIE_RPC, DigestType, LedgerId
+from bk_core.model import BOOKIE_RPC, DIRECT, DigestType, LedgerId
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
 from bk_core.transport.port import Link, NewSession, ReadPart, Transport
@@ -98,6 +98,12 @@ class Listener:
         await self.until(lambda said: any(words[:2] == ("ended", session) for words in said))
         return next((words[2], words[3]) for words in self.said if words[:2] == ("ended", session))
 
+    async def settled(self, session: int, frames: int) -> None:
+        """Wait until so many frames are durable, or the session has ended."""
+        await self.until(
+            lambda said: ("acked", session, frames) in said or any(words[:2] == ("ended", session) for words in said)
+        )
+
     async def broken(self, session: int) -> None:
         await self.until(lambda said: any(words[:2] == ("broken", session) for words in said))
 
@@ -149,6 +155,16 @@ class Lane:
         await listener.acked(session, 1)
         self.link.detach(session)
 
+    async def refused(self, ledger_id: LedgerId, first: int) -> Reason:
+        """Send an entry that the bookie must refuse. Return its reason."""
+        listener = Listener()
+        session = self.attach(ledger_id, listener)
+        self.send(session, ledger_id, first, [b"new"])
+        durable, reason = await listener.ended(session)
+        assert durable == 0
+        self.link.detach(session)
+        return reason
+
     async def read(
         self, ledger_id: LedgerId, first: int, last: int, *, bytes_max: int = 1 << 20, fence_key: bytes | None = None
     ) -> tuple[dict[int, bytes], ReadTrailer]:
@@ -187,12 +203,18 @@ async def open_lane(name: str, data_dir: Path) -> AsyncIterator[Lane]:
             await server.stop()
         return
     async with running_bookie(data_dir) as (bookie, store):
-        transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
-        transport.update_bookies(list(store.writable_bookies().values()))
+        lane = lane_to(store, bookie.bookie_id, name)
         try:
-            yield Lane(name, transport, bookie.bookie_id)
+            yield lane
         finally:
-            await transport.close()
+            await lane.transport.close()
+
+
+def lane_to(store: MetadataStore, bookie_id: str, *names: str) -> Lane:
+    """Make a client of a registered bookie, which uses the best of these lanes. A caller closes its transport."""
+    transport = LaneTransport(Caller(store.instance_id(), lanes=names))
+    transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
+    return Lane(names[0] if names else DIRECT, transport, bookie_id)
 
 
 @contextlib.asynccontextmanager

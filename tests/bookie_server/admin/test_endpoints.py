@@ -20,8 +20,6 @@ from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedEr
 from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bookie_server.admin import health
 from bookie_server.admin.bookie_metrics import METRICS, REQUESTS
 from bookie_server.admin.endpoints import MAY_WRITE, _shown
@@ -30,7 +28,7 @@ from bookie_server.autorecovery import settings
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.config import BookieConfig
 from bookie_server.main import Bookie
-from tests.kit.lanes import Lane, Listener, bookie_config
+from tests.kit.lanes import Listener, bookie_config, lane_to
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.metadata_worlds import tree_of
 from tests.kit.prometheus_text import Family, parse
@@ -60,9 +58,7 @@ async def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: P
     port = free_port()
     bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port))
     before = await scraped(port)
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    lane, listener = Lane("direct", transport, bookie.bookie_id), Listener()
+    lane, listener = lane_to(store, bookie.bookie_id), Listener()
     session = lane.attach(7, listener)
     lane.send(session, 7, 0, [b"a" * 100, b"b" * 100, b"c" * 100])
     await listener.acked(session, 1)
@@ -71,7 +67,7 @@ async def test_metrics_count_what_a_client_did(store: MetadataStore, tmp_path: P
     refused = lane.attach(7, listener, key=b"k" * 20)
     await listener.until(lambda said: any(words[0] == "ended" and words[1] == refused for words in said))
     after = await scraped(port)
-    await transport.close()
+    await lane.transport.close()
     await bookie.stop()
 
     assert before["bookkeeper_server_ADD_ENTRY_REQUEST_count"].value(success="true") == 0
@@ -194,14 +190,12 @@ async def test_slow_operations_are_logged_with_the_clients_session(
     port = free_port()
     with caplog.at_level(logging.WARNING, "bookie_server.slow"):
         bookie = await Bookie.start(bookie_config(tmp_path, uri, admin_port=port, slow_operation_ms=0.001))
-        transport = LaneTransport(Caller(store.instance_id()))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        lane, listener = Lane("direct", transport, bookie.bookie_id), Listener()
+        lane, listener = lane_to(store, bookie.bookie_id), Listener()
         session = lane.attach(7, listener)
         lane.send(session, 7, 40, [b"a" * 100_000, b"b"])
         await listener.acked(session, 1)
         found = await scraped(port)
-        await transport.close()
+        await lane.transport.close()
         await bookie.stop()
     lines = [record.getMessage() for record in caplog.records if record.name == "bookie_server.slow"]
     (line,) = [each for each in lines if f"ledger 7 session {session} 2 entries from 40 on" in each]

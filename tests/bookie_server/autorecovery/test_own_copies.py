@@ -22,8 +22,6 @@ from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import ENTRY_ID_MAX, DigestType, EntryId, Fragment, LedgerId, LedgerMetadata, LedgerState
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.port import BookieInfo
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import EntryRange, Reason
@@ -34,7 +32,7 @@ from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from bookie_server.autorecovery.suspects import OwnPart, Suspects, own_parts
 from bookie_server.main import Bookie
 from tests.kit.canaries import PASSWORD
-from tests.kit.lanes import Lane, bookie_config
+from tests.kit.lanes import bookie_config, lane_to
 from tests.kit.memory_cluster import FAST
 from tests.kit.memory_store import MemoryStore, shared_cluster
 from tests.kit.waiting import eventually
@@ -317,19 +315,16 @@ class Bookies:
 
     async def told_by(self, name: str, ledger_id: LedgerId) -> tuple[int, set[Reason]]:
         """How many entries this bookie has, and why it does not know others. It denies none."""
-        transport = LaneTransport(Caller(self.store.instance_id()))
-        transport.update_bookies(list(self.store.writable_bookies().values()))
-        lane, last = Lane("direct", transport, name), len(ENTRIES) - 1
-        entries, trailer = await lane.read(ledger_id, 0, last, bytes_max=1 << 26)
-        await transport.close()
+        lane = lane_to(self.store, name)
+        entries, trailer = await lane.read(ledger_id, 0, len(ENTRIES) - 1, bytes_max=1 << 26)
+        await lane.transport.close()
         assert not trailer.absent
         return len(entries), {gap.reason for gap in trailer.unknown}
 
     async def info_of(self, name: str) -> BookieInfo:
-        transport = LaneTransport(Caller(self.store.instance_id()))
-        transport.update_bookies(list(self.store.writable_bookies().values()))
-        info = await transport.link(name).bookie_info(deadline_s=5)
-        await transport.close()
+        lane = lane_to(self.store, name)
+        info = await lane.link.bookie_info(deadline_s=5)
+        await lane.transport.close()
         return info
 
     async def seal(self, *names: str) -> None:

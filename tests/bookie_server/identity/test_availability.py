@@ -7,10 +7,8 @@ import asyncio
 import errno
 import json
 import os
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +19,9 @@ from bk_core.errors import BookieIdentityError, LocalProtocolError
 from bk_core.metadata import open_store
 from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import DIRECTORY_PROPERTY, INCARNATION_PROPERTY, BookieServiceInfo
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie
-from tests.kit.lanes import KEY, Lane, Listener, bookie_config
+from tests.kit.lanes import KEY, Lane, Listener, bookie_config, lane_to
 from tests.kit.memory_store import MemoryStore
 from tests.kit.waiting import eventually
 
@@ -58,40 +54,20 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-@pytest.fixture
-def store() -> Iterator[MemoryStore]:
-    opened = open_store(f"memory://{uuid.uuid4().hex}")
-    assert isinstance(opened, MemoryStore)
-    opened.initialize_cluster()
-    yield opened
-    opened.close()
-
-
 @asynccontextmanager
 async def running(store: MemoryStore, path: Path, **changes: Any) -> AsyncIterator[tuple[Bookie, Lane]]:
     config = bookie_config(path, store.uri, **{"bookie_id": "b1", "disk_check_interval_s": 0.02, **changes})
     bookie = await Bookie.start(config)
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies([*store.writable_bookies().values(), *store.read_only_bookies().values()])
+    lane = lane_to(store, "b1")
     try:
-        yield bookie, Lane("grpc", transport, "b1")
+        yield bookie, lane
     finally:
-        await transport.close()
+        await lane.transport.close()
         await bookie.stop()
 
 
 def folders(store: MemoryStore) -> tuple[list[str], list[str]]:
     return list(store.writable_bookies()), list(store.read_only_bookies())
-
-
-async def add_refused(lane: Lane, ledger: int, first: int) -> Reason:
-    listener = Listener()
-    session = lane.attach(ledger, listener)
-    lane.send(session, ledger, first, [b"new"])
-    durable, reason = await listener.ended(session)
-    assert durable == 0
-    lane.link.detach(session)
-    return reason
 
 
 async def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
@@ -100,8 +76,8 @@ async def test_bookie_on_a_full_disk_serves_all_but_new_entries(store: MemorySto
         await lane.write(7, 0, [b"a"])
         disk.used = 0.96
         await eventually(lambda: folders(store) == ([], ["b1"]))
-        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
-        assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+        assert await lane.refused(7, 1) == Reason.READ_ONLY
+        assert await lane.refused(8, 0) == Reason.READ_ONLY
         assert (await lane.read(7, 0, 0))[0] == {0: b"a"}
         assert (await lane.fence(7)).fenced
         await lane.write(7, 1, [b"recovered"], mode=AttachMode.RECOVER)
@@ -129,7 +105,7 @@ async def test_commit_without_space_makes_the_bookie_read_only_at_once(
             lane.send(session, 7, entry, [bytes(1 << 20)])
         durable, reason = await listener.ended(session)
         assert reason == Reason.NO_SPACE
-        assert await add_refused(lane, 8, 0) == Reason.READ_ONLY
+        assert await lane.refused(8, 0) == Reason.READ_ONLY
         await eventually(lambda: folders(store) == ([], ["b1"]))
         assert (await lane.fence(7)).last_entry_id == durable - 1
 
@@ -144,17 +120,12 @@ async def test_bookie_looks_when_it_begins_a_segment(store: MemoryStore, disk: D
         session = lane.attach(8, listener)
         for entry in range(200):
             lane.send(session, 8, entry, [bytes(1 << 20)])
-            await listener.until(partial(settled, session, entry + 1))
+            await listener.settled(session, entry + 1)
             if listener.said[-1][0] == "ended":
                 break
         durable, reason = await listener.ended(session)
         assert reason == Reason.READ_ONLY
         assert durable < 64, "it was noticed within a segment"
-
-
-def settled(session: int, frames: int, said: list[tuple[Any, ...]]) -> bool:
-    """So many frames are durable, or the session has ended."""
-    return ("acked", session, frames) in said or any(words[0] == "ended" for words in said)
 
 
 def no_space(*_: object) -> None:
@@ -165,7 +136,7 @@ async def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, t
     disk.used = 0.96
     async with running(store, tmp_path) as (_, lane):
         assert folders(store) == ([], ["b1"])
-        assert await add_refused(lane, 7, 0) == Reason.READ_ONLY
+        assert await lane.refused(7, 0) == Reason.READ_ONLY
     assert folders(store) == ([], [])
     disk.used = 0.93  # above the low water: only history would forbid new entries
     async with running(store, tmp_path) as (_, lane):
@@ -175,7 +146,6 @@ async def test_each_start_judges_the_disk_anew(store: MemoryStore, disk: Disk, t
 
 async def test_registration_follows_when_the_store_is_back(store: MemoryStore, disk: Disk, tmp_path: Path) -> None:
     mine = open_store(store.uri)
-    assert isinstance(mine, MemoryStore)
     config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
     bookie = await Bookie.start(config, mine)
     for _ in range(6):  # that of a note of the position, and of the registration
@@ -260,11 +230,11 @@ async def test_read_only_by_order_outlives_a_restart_and_ends_when_told_to(
         await lane.write(7, 0, [b"a"])
         store.write_bookie_order("b1", BookieOrder(Order.READ_ONLY, 1))
         await eventually(lambda: folders(store) == ([], ["b1"]))
-        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+        assert await lane.refused(7, 1) == Reason.READ_ONLY
         assert (bookie._availability.why_read_only, bookie._availability.why_full) == ("set by hand", "")
     async with running(store, tmp_path) as (bookie, lane):
         assert folders(store) == ([], ["b1"]), "from its first registration on"
-        assert await add_refused(lane, 7, 1) == Reason.READ_ONLY
+        assert await lane.refused(7, 1) == Reason.READ_ONLY
         disk.used = 0.96
         await eventually(lambda: "used" in bookie._view.why_read_only())
         store.write_bookie_order("b1", None)

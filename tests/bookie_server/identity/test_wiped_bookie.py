@@ -17,11 +17,9 @@ from bk_core.client.bookkeeper import connect
 from bk_core.errors import BookieIdentityError, QuorumError
 from bk_core.metadata import open_store
 from bk_core.model import LedgerId, LedgerState
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.main import Bookie
-from tests.kit.lanes import Lane, bookie_config
+from tests.kit.lanes import bookie_config, lane_to
 from tests.kit.memory_cluster import FAST
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.e2e, pytest.mark.rule("S8"), pytest.mark.rule("MUST4")]
@@ -104,10 +102,9 @@ def test_recovery_is_inconclusive_rather_than_short_and_whole_once_a_copy_is_bac
 async def assert_unknown(cluster: Cluster, ledger_id: LedgerId) -> None:
     """What b1 itself says."""
     store = await asyncio.to_thread(open_store, cluster.uri)
-    transport = LaneTransport(Caller(store.instance_id()))
-    transport.update_bookies(list(store.writable_bookies().values()))
-    entries, trailer = await Lane("grpc", transport, "b1").read(ledger_id, 0, 100)
-    await transport.close()
+    lane = lane_to(store, "b1")
+    entries, trailer = await lane.read(ledger_id, 0, 100)
+    await lane.transport.close()
     await asyncio.to_thread(store.close)
     assert (trailer.absent, trailer.fenced) == ((), True)
     assert {gap.reason for gap in trailer.unknown} == {Reason.LIMBO}

@@ -21,7 +21,7 @@ from bk_core.wire.proto import lane_pb2
 from bookie_server.main import Bookie
 from tests.kit.direct_client import direct
 from tests.kit.lane_table import OURS
-from tests.kit.lanes import DEADLINE_S, KEY, Listener, frame, lane_port, running_bookie
+from tests.kit.lanes import DEADLINE_S, KEY, Listener, frame, lane_port, lane_to, running_bookie
 
 STREAMS: dict[str, tuple[Any, Any]] = {
     "Add": (lane_pb2.AddRequest, lane_pb2.AddResponse),
@@ -161,16 +161,12 @@ async def test_any_protobuf_client_can_add(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lane", OURS)
 async def test_message_over_the_limit_breaks_only_its_stream(tmp_path: Path, lane: str) -> None:
     async with running_bookie(tmp_path) as (bookie, store):
-        transport = LaneTransport(Caller(lanes=(lane,)))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        listener = Listener()
-        transport.link(bookie.bookie_id).attach(NewSession(7, KEY, AttachMode.WRITE, 1, listener))
-        transport.link(bookie.bookie_id).send(1, bytes(FRAME_BYTES_MAX + (1 << 20)))
-        await listener.broken(1)
-        transport.link(bookie.bookie_id).attach(NewSession(7, KEY, AttachMode.WRITE, 2, listener))
-        transport.link(bookie.bookie_id).send(2, frame(7, 0, [b"a"], session=2))
-        await listener.acked(2, 1)
-        await transport.close()
+        client, listener = lane_to(store, bookie.bookie_id, lane), Listener()
+        session = client.attach(7, listener)
+        client.link.send(session, bytes(FRAME_BYTES_MAX + (1 << 20)))
+        await listener.broken(session)
+        await client.write(7, 0, [b"a"])
+        await client.transport.close()
 
 
 @pytest.mark.rule("E1")

@@ -24,7 +24,7 @@ from bookie_server.main import Bookie
 from bookie_server.ports.bounds.clients import Clients, ServerLimits
 from bookie_server.ports.lane.grpc import GrpcServer
 from bookie_server.ports.sockets import Acceptor, listening_socket
-from tests.kit.lanes import Lane, bookie_config
+from tests.kit.lanes import Lane, bookie_config, lane_to
 
 
 async def test_what_asyncio_accepts_sends_small_answers_without_delay() -> None:
@@ -80,12 +80,10 @@ async def test_bookie_serves_every_lane_on_an_ipv6_address(
     assert {endpoint.host for endpoint in info.endpoints} == {"::1"}
     assert {endpoint.protocol for endpoint in info.endpoints} == {BOOKIE_RPC, DIRECT, GRPC, HTTP}
     for ledger_id, name in enumerate(LANES):
-        transport = LaneTransport(Caller(store.instance_id(), lanes=(name,)))
-        transport.update_bookies([info])
-        lane = Lane(name, transport, info.bookie_id)
+        lane = lane_to(store, info.bookie_id, name)
         await lane.write(ledger_id, 0, [b"entry"])
         assert (await lane.read(ledger_id, 0, 0))[0] == {0: b"entry"}
-        await transport.close()
+        await lane.transport.close()
     admin = info.endpoint(HTTP)
     assert admin.url == f"http://[::1]:{config.admin_port}"
     assert await asyncio.to_thread(_get, f"{admin.url}/heartbeat") == b"OK\n"

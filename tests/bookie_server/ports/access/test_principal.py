@@ -13,14 +13,13 @@ import pytest
 from bk_core.access.tls import Admission
 from bk_core.cluster.admin_ports import AdminPorts
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
-from bk_core.transport.caller import Caller
-from bk_core.transport.lanes import LANES, LaneTransport
+from bk_core.transport.lanes import LANES
 from bookie_server.admin.http.server import HttpAnswer, HttpRequest, HttpServer
 from bookie_server.main import Bookie
 from bookie_server.ports.access.principal import Principal, Proof
 from bookie_server.ports.access.tls import PortTls
 from tests.kit.certificates import Authority
-from tests.kit.lanes import running_bookie
+from tests.kit.lanes import lane_to, running_bookie
 from tests.kit.tls_world import tls_bookie
 
 URI = "spiffe://example.org/ingest"
@@ -62,12 +61,11 @@ async def test_a_client_that_proves_nothing_has_an_address_and_no_identity(lane:
 @pytest.mark.parametrize("lane", LANES)
 async def test_a_client_of_a_plain_port_has_an_address_too(lane: str, tmp_path: Path) -> None:
     async with running_bookie(tmp_path) as (bookie, store):
-        transport = LaneTransport(Caller(lanes=(lane,)))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        await transport.link(bookie.bookie_id).bookie_info(deadline_s=5)
+        client = lane_to(store, bookie.bookie_id, lane)
+        await client.link.bookie_info(deadline_s=5)
         (found,) = _principals(bookie)
         assert (found.identity, found.host) == (None, _host(lane))
-        await transport.close()
+        await client.transport.close()
 
 
 async def test_a_request_of_the_admin_port_says_who_asks(tmp_path: Path) -> None:

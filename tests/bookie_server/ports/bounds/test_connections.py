@@ -13,15 +13,13 @@ import pytest
 
 from bk_core.errors import InvalidArgumentError, PortInUseError
 from bk_core.model import GRPC
-from bk_core.transport.caller import Caller
 from bk_core.transport.lane.messages import hello
-from bk_core.transport.lanes import LaneTransport
 from bk_core.wire.proto import lane_pb2
 from bookie_server.ports.bounds import clients as watched
 from bookie_server.ports.bounds.connections import Address, Connections
 from bookie_server.ports.lane.grpc import GrpcServer
 from bookie_server.ports.lane.streams import AddStream
-from tests.kit.lanes import bookie_config, lane_port, running_bookie
+from tests.kit.lanes import bookie_config, lane_port, lane_to, running_bookie
 from tests.kit.waiting import eventually
 
 LOG = "bookie_server.ports"
@@ -107,12 +105,11 @@ async def test_one_address_does_not_keep_others_out(
         for each in greedy:
             each.setblocking(False)
         await eventually(lambda: sum(map(is_lost, greedy)) == 4)
-        transport = LaneTransport(Caller(store.instance_id()))
-        transport.update_bookies(list(store.writable_bookies().values()))
-        said = await transport.link(bookie.bookie_id).bookie_info(deadline_s=10)
+        client = lane_to(store, bookie.bookie_id)
+        said = await client.link.bookie_info(deadline_s=10)
         assert said.version.startswith("pyspark-bookkeeper")
         assert [is_lost(each) for each in greedy].count(False) == 4, "its share is left to it"
-        await transport.close()
+        await client.transport.close()
         for each in greedy:
             each.close()
     assert "127.0.0.2 has more than its share of 4 connections: the newest 4 are ended" in caplog.text
