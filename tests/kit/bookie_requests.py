@@ -142,8 +142,8 @@ def start_tls(txn: int) -> bytes:
     return v3.framed(made)
 
 
-def auth(wire: int, txn: int) -> bytes:
-    message = pb.AuthMessage(authPluginName="any", payload=b"token")
+def auth(wire: int, txn: int, plugin: str = "any", payload: bytes = b"token") -> bytes:
+    message = pb.AuthMessage(authPluginName=plugin, payload=payload)
     if wire == 2:
         return v2.auth(message)
     made = v3.request(pb.AUTH, txn)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import struct
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,7 @@ from bk_core.wire.bookie_rpc.runs import (
     items_of,
     read_singly,
 )
+from bk_core.wire.proto import bookie_rpc_pb2 as pb
 
 KEY = bytes(range(20))
 
@@ -52,6 +54,11 @@ def message(fields: Iterable[tuple[int, int | bytes]]) -> bytes:
 
 def frame(content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + content
+
+
+async def answer_of(reader: asyncio.StreamReader) -> pb.Response:
+    """Receive one answer of version 3."""
+    return pb.Response.FromString(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
 
 
 def told(items: Sequence[Any]) -> list[object]:

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +33,6 @@ from bk_core.errors import (
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, Endpoint
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import RefusedError
-from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.lane.reasons import Reason
@@ -46,6 +44,8 @@ from bookie_server.ports.access.tokens import LEEWAY_S
 from bookie_server.ports.bookie_rpc import server as rpc_server
 from bookie_server.ports.bounds import clients as clients_module
 from bookie_server.ports.lane.direct import DirectServer
+from tests.kit import bookie_requests as make
+from tests.kit.bookie_wire import answer_of
 from tests.kit.certificates import Authority
 from tests.kit.direct_client import HEAD, DirectClient
 from tests.kit.lanes import KEY, Listener, bookie_config, frame, lane_port
@@ -382,10 +382,8 @@ async def test_who_takes_its_answers_slowly_does_not_outlive_its_token(
         async with world.world.lane(BOOKIE_RPC, world.trust, token=world.token()) as opened:
             await opened.write(7, 0, [b"x" * 1_000_000])
         reader, writer = await _over_tls(world, world.world.bookie.port)
-        read = v3.request(pb.READ_ENTRY, 9)
-        read.readRequest.ledgerId, read.readRequest.entryId = 7, 0
         token = world.token(life_s=10, age_s=10 + 28, subject="slow").read_bytes().strip()
-        writer.write(_auth(token) + v3.framed(read) * 64)
+        writer.write(_auth(token) + make.read(3, 9, (7, 0)) * 64)
         got = 0
         with contextlib.suppress(ConnectionError):
             while part := await reader.read(64 << 10):
@@ -401,15 +399,15 @@ async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch
     async with token_bookie(tmp_path) as world:
         reader, writer = await _over_tls(world, world.world.bookie.port)
         writer.write(_add(7))
-        assert (await _answer(reader)).status == int(Status.EUA)
+        assert (await answer_of(reader)).status == int(Status.EUA)
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 5) == b""
         reader, writer = await _over_tls(world, world.world.bookie.port)
         writer.write(_auth(world.token().read_bytes().strip()))
-        assert (await _answer(reader)).status == int(Status.EOK)
+        assert (await answer_of(reader)).status == int(Status.EOK)
         await asyncio.sleep(0.3)
         writer.write(_add(7))
-        assert (await _answer(reader)).status == int(Status.EOK)
+        assert (await answer_of(reader)).status == int(Status.EOK)
         writer.transport.abort()
 
 
@@ -419,54 +417,40 @@ async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch
 async def _over_tls(world: TokenWorld, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     if port == world.world.bookie.port:
-        request = v3.request(pb.START_TLS, 1)
-        request.startTLSRequest.SetInParent()
-        writer.write(v3.framed(request))
-        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        writer.write(make.start_tls(1))
+        await answer_of(reader)
     await writer.start_tls(world.trust.client(), server_hostname="127.0.0.1")
     return reader, writer
 
 
 def _auth(payload: bytes, plugin: str = PLUGIN) -> bytes:
-    request = v3.request(pb.AUTH, 2)
-    request.authRequest.authPluginName, request.authRequest.payload = plugin, payload
-    return v3.framed(request)
-
-
-async def _answer(reader: asyncio.StreamReader) -> pb.Response:
-    return pb.Response.FromString(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))
+    return make.auth(3, 2, plugin, payload)
 
 
 def _add(ledger: int) -> bytes:
-    request = v3.request(pb.ADD_ENTRY, 5)
-    request.addRequest.ledgerId, request.addRequest.entryId = ledger, 0
-    request.addRequest.masterKey = b"k" * 20
-    request.addRequest.body = ledger.to_bytes(8, "big") + bytes(8) + b"b" * 24
-    return v3.framed(request)
+    return make.add(3, 5, (ledger, 0), make.entry(ledger, 0, b"b" * 24))
 
 
 async def test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown(tmp_path: Path) -> None:
     async with token_bookie(tmp_path) as world:
         reader, writer = await _over_tls(world, world.world.bookie.port)
-        info = v3.request(pb.GET_BOOKIE_INFO, 9)
-        info.getBookieInfoRequest.requested = 3
-        writer.write(_add(7) + v3.framed(info))
+        writer.write(_add(7) + make.info(9))
         for operation in (pb.ADD_ENTRY, pb.GET_BOOKIE_INFO):
-            answer = await _answer(reader)
+            answer = await answer_of(reader)
             assert (answer.header.operation, answer.status) == (operation, int(Status.EUA))
             assert {field.name for field, _ in answer.ListFields()} == {"header", "status"}
         token = world.token().read_bytes().strip()
         writer.write(_auth(token))
-        answer = await _answer(reader)
+        answer = await answer_of(reader)
         assert (answer.status, answer.authResponse.authPluginName) == (int(Status.EOK), PLUGIN)
-        writer.write(v3.framed(info) + _auth(b"anything"))  # it has proven itself: no more is asked
-        assert (await _answer(reader)).status == int(Status.EOK)
-        assert (await _answer(reader)).authResponse.authPluginName == "AuthDisabledPlugin"
+        writer.write(make.info(9) + _auth(b"anything"))  # it has proven itself: no more is asked
+        assert (await answer_of(reader)).status == int(Status.EOK)
+        assert (await answer_of(reader)).authResponse.authPluginName == "AuthDisabledPlugin"
         writer.transport.abort()
         for payload, plugin in ((b"nonsense", PLUGIN), (token, "sasl"), (token, "")):
             reader, writer = await _over_tls(world, world.world.bookie.port)
             writer.write(_auth(payload, plugin) + _add(7))
-            answer = await _answer(reader)
+            answer = await answer_of(reader)
             assert (answer.header.operation, answer.status) == (pb.AUTH, int(Status.EUA))
             assert await reader.read() == b""
         assert not world.world.bookie._opened[0].index.ledger_ids()
@@ -474,18 +458,14 @@ async def test_nothing_but_auth_is_done_on_apaches_wire_before_a_token_is_shown(
 
 async def test_version_2_shows_its_token_too_and_is_closed_if_that_is_wrong(tmp_path: Path) -> None:
     async with token_bookie(tmp_path) as world:
-
-        def said(payload: bytes) -> bytes:
-            return v2.auth(pb.AuthMessage(authPluginName=PLUGIN, payload=payload))
-
         reader, writer = await _over_tls(world, world.world.bookie.port)
-        writer.write(said(world.token().read_bytes().strip()))
+        writer.write(make.auth(2, 0, PLUGIN, world.token().read_bytes().strip()))
         size = int.from_bytes(await reader.readexactly(4), "big")
         assert pb.AuthMessage.FromString((await reader.readexactly(size))[4:]).authPluginName == PLUGIN
         assert {each.identity for each in world.principals()} == {"ingest"}
         writer.transport.abort()
         reader, writer = await _over_tls(world, world.world.bookie.port)
-        writer.write(said(b"x.y.z"))
+        writer.write(make.auth(2, 0, PLUGIN, b"x.y.z"))
         assert await reader.read() == b""
 
 
@@ -635,8 +615,8 @@ async def test_in_mode_secure_roles_go_to_the_identities_of_tokens(tmp_path: Pat
         for who, status in (("ingest", Status.EOK), ("web", Status.EUA)):  # what comes right behind AUTH, too
             reader, writer = await _over_tls(world, bookie.port)
             writer.write(_auth(Path(tokens[who]).read_bytes().strip()) + _add(9))
-            assert (await _answer(reader)).status == int(Status.EOK)
-            assert (await _answer(reader)).status == int(status), who
+            assert (await answer_of(reader)).status == int(Status.EOK)
+            assert (await answer_of(reader)).status == int(status), who
             writer.transport.abort()
         endpoint = Endpoint("httpserver", "127.0.0.1", port, "http")
         before = store.read_roles()
@@ -654,16 +634,17 @@ async def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_a
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
-    info = v3.request(pb.GET_BOOKIE_INFO, 9)
-    info.getBookieInfoRequest.requested = 3
-    read_of_v2 = struct.pack(">IIqq", 20, 2 << 24 | v2.READENTRY << 16, 7, 0)
     asked = [b"/metrics", b"/" + b"x" * 4000, b"/live", b"/ready?verbose"]
     gets = [b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path for path in asked]
     with caplog.at_level(logging.INFO):
         async with token_bookie(tmp_path, admin_port=port) as world:
             rpc = world.world.bookie.port
             for _ in range(3):
-                for where, sent in ((rpc, v3.framed(info)), (rpc, read_of_v2), *((port, each) for each in gets)):
+                for where, sent in (
+                    (rpc, make.info(9)),
+                    (rpc, make.read(2, 0, (7, 0))),
+                    *((port, each) for each in gets),
+                ):
                     reader, writer = await _over_tls(world, where)
                     writer.write(sent)
                     assert await asyncio.wait_for(reader.read(64), 5)

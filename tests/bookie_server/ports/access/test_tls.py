@@ -25,12 +25,12 @@ from bk_core.metadata.records import legacy_service_info
 from bk_core.model import BOOKIE_RPC, DIRECT, Endpoint
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LANES, LaneTransport
-from bk_core.wire.bookie_rpc import v3
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.lane.reasons import Reason
-from bk_core.wire.proto import bookie_rpc_pb2 as pb
+from tests.kit import bookie_requests as make
 from tests.kit.amount import some
+from tests.kit.bookie_wire import answer_of
 from tests.kit.certificates import Authority
 from tests.kit.direct_client import DirectClient, direct
 from tests.kit.lanes import Listener, lane_port, open_lane
@@ -272,25 +272,14 @@ async def test_a_writer_without_bookies_says_why_they_are_missing_and_what_to_do
 # --- Apache's wire, byte by byte ---
 
 
-async def _answer(sock_reader: asyncio.StreamReader) -> pb.Response:
-    size = int.from_bytes(await sock_reader.readexactly(4), "big")
-    return pb.Response.FromString(await sock_reader.readexactly(size))
-
-
-def _start_tls() -> bytes:
-    request = v3.request(pb.START_TLS, 11)
-    request.startTLSRequest.SetInParent()
-    return v3.framed(request)
-
-
 async def test_a_plain_request_on_apaches_wire_gets_eua_and_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "bookie_server"):
         async with tls_bookie(tmp_path) as world:
             reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
-            writer.write(v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
-            answer = await _answer(reader)
+            writer.write(make.info(9))
+            answer = await answer_of(reader)
             assert (answer.status, answer.header.txnId) == (int(Status.EUA), 9)
             assert await reader.read() == b""
             writer.transport.abort()
@@ -307,8 +296,8 @@ async def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_
 
     async with tls_bookie(tmp_path) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
-        writer.write(_start_tls() + v3.framed(v3.request(pb.GET_BOOKIE_INFO, 9)))
-        assert (await _answer(reader)).status == int(Status.EOK)
+        writer.write(make.start_tls(11) + make.info(9))
+        assert (await answer_of(reader)).status == int(Status.EOK)
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await writer.start_tls(world.authority.issue("client").tls().client(), server_hostname="127.0.0.1")
         writer.transport.abort()
@@ -318,14 +307,12 @@ async def test_what_follows_start_tls_in_clear_is_never_taken_for_a_request(tmp_
 async def test_start_tls_over_tls_is_refused(tmp_path: Path) -> None:
     async with tls_bookie(tmp_path) as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.bookie.port)
-        writer.write(_start_tls())
-        assert (await _answer(reader)).status == int(Status.EOK)
+        writer.write(make.start_tls(11))
+        assert (await answer_of(reader)).status == int(Status.EOK)
         await writer.start_tls(world.authority.issue("client").tls().client(), server_hostname="127.0.0.1")
-        request = v3.request(pb.GET_BOOKIE_INFO, 12)
-        request.getBookieInfoRequest.requested = 3
-        writer.write(_start_tls() + v3.framed(request))
-        assert (await _answer(reader)).status == int(Status.EBADREQ)
-        assert (await _answer(reader)).status == int(Status.EOK)
+        writer.write(make.start_tls(11) + make.info(12))
+        assert (await answer_of(reader)).status == int(Status.EBADREQ)
+        assert (await answer_of(reader)).status == int(Status.EOK)
         writer.transport.abort()
 
 
@@ -338,7 +325,7 @@ def _nonsense(chance: random.Random) -> bytes:
         b"",
         b"\x16\x03\x01",
         b"\x16\x03\x03\x40\x00\x01",
-        _start_tls(),
+        make.start_tls(11),
         preamble("Add"),
         b"GET / HTTP/1.1\r\n\r\n",
     )

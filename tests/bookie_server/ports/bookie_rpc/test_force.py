@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from bk_core.wire.bookie_rpc.runs import AddAnswers
-from tests.bookie_server.ports.bookie_rpc.test_connection import add, force, story
+from tests.bookie_server.ports.bookie_rpc.test_connection import add, story
+from tests.kit import bookie_requests as make
 from tests.kit.rpc_bookie import answers
 
 
@@ -17,7 +18,7 @@ def test_a_force_waits_for_both_sessions_of_its_ledger() -> None:
     client.ask(add(7, 0) + add(7, 1, recovery=True))
     bookie.hold = True
     client.ask(add(7, 2) + add(7, 3, recovery=True))
-    assert client.ask(force(7)) == b""
+    assert client.ask(make.force(1, 7)) == b""
     first, second = bookie.uncommitted
     bookie.uncommitted = [first]
     bookie.commit()
@@ -36,7 +37,7 @@ def test_a_force_does_not_wait_for_adds_that_come_after_it() -> None:
     client.ask(add(7, 0))
     bookie.hold = True
     client.ask(add(7, 1))
-    client.ask(force(7))
+    client.ask(make.force(1, 7))
     client.ask(add(7, 2))
     first, later = bookie.uncommitted
     bookie.uncommitted = [first]
