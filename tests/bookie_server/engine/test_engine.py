@@ -43,8 +43,8 @@ SEGMENT_BYTES = 12 << 20
 class Disk(Files):
     """A disk that can be full, or fail."""
 
-    full = False
-    failing = False
+    full = failing = False
+    small_files_fail = False
     in_memory = False
     """Whether the page cache has all that is read."""
 
@@ -58,6 +58,11 @@ class Disk(Files):
         if self.full:
             raise OSError(errno.ENOSPC, "made to be full")
         return super().create_preallocated(path, size)
+
+    def write_atomically(self, path: str, data: bytes) -> None:
+        if self.small_files_fail:
+            raise OSError(errno.EIO, "made to fail")
+        super().write_atomically(path, data)
 
     def read_at_once(self, handle: Handle, size: int, offset: int) -> bytes | None:
         return self.read(handle, size, offset) if self.in_memory else None
@@ -292,6 +297,16 @@ async def test_failed_sync_is_final_although_the_disk_recovers(tmp_path: Path) -
         bookie.write(1, b"too late")
         told = await bookie.sink.next()
         assert [end.reason for end in told.ended] == [Reason.STORAGE_FAILED]
+        assert [type(error) for error in bookie.failures] == [StorageFailedError]
+
+
+@pytest.mark.rule("S6")
+async def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> None:
+    async with rig(tmp_path) as bookie:
+        bookie.disk.small_files_fail = True
+        for first in range(3):  # the third begins a segment, so that the first one is sealed
+            bookie.write(first, bytes(5_000_000))
+        await eventually(lambda: bool(bookie.failures))
         assert [type(error) for error in bookie.failures] == [StorageFailedError]
 
 

@@ -4,36 +4,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bk_core.errors import BookKeeperError, IntegrityError, StorageFailedError
-from bk_core.wire.lane.reasons import AttachMode
-from bookie_server.engine.engine import BookieEngine
-from bookie_server.engine.holdings import IndexHoldings
 from bookie_server.engine.index_hop import LoopIndexPort, copier, wait_for
-from bookie_server.engine.log_driver import OpenLog
-from bookie_server.engine.maintenance_thread import MaintenanceThread, maintained
-from bookie_server.identity.opening import OpenStorage
-from bookie_server.machine import events as ev
+from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.disk_places import Place
-from bookie_server.machine.machine import BookieMachine
 from bookie_server.storage.disk.files import Files
 from bookie_server.storage.index.index import LedgerIndex
 from bookie_server.storage.maintenance.index_port import Stopping
-from tests.kit.lanes import KEY, frame
-from tests.kit.maintained import Kept, limits
-from tests.kit.segment_world import Storage, entries
+from tests.kit.maintained import Kept
+from tests.kit.segment_world import entries
 from tests.kit.waiting import eventually
 
 SOON_S = 30
@@ -190,72 +179,3 @@ async def test_a_line_of_statistics_is_logged_now_and_then(tmp_path: Path, caplo
         await asyncio.to_thread(thread.stop)
         kept.close()
     assert "segments_sealed=0 " in caplog.messages[0]
-
-
-# --- in a bookie ------------------------------------------------------------------------------------------------------
-
-
-class Sink:
-    """Counts the acks of a stream."""
-
-    def __init__(self) -> None:
-        self.acked = 0
-
-    def leave(self) -> None:
-        """What was delivered is known already."""
-
-    def deliver(self, effect: Any) -> None:
-        self.acked += isinstance(effect, ev.SendAcks)
-
-
-class Rig:
-    """An engine over real files, with its maintenance in a hurry."""
-
-    def __init__(self, path: Path) -> None:
-        self.disk, self.failures = Disk(), list[BookKeeperError]()
-        storage = self.storage = Storage(path, files=self.disk, segment_bytes=SEGMENT_BYTES)
-        opened = OpenStorage(storage.directory, storage.index, storage.log, storage.reader, storage.report)
-        loop = asyncio.get_running_loop()
-        fast = limits(checkpoint_interval_s=0.1, compaction_threshold=0.5, scrub_bytes_per_s=8 << 20)
-        self.engine = BookieEngine(
-            BookieMachine(IndexHoldings(storage.index)),
-            [OpenLog(storage.log, storage.reader, maintained(opened, fast, loop))],
-            group_bytes_max=1 << 20,
-            group_frames_max=1000,
-            on_failed=self.failures.append,
-        )
-        self.sink = Sink()
-        self.stream = self.engine.open_stream(self.sink)
-        self._requests = 0
-
-    async def write(self, ledger_id: int, frames: int, *, payload: bytes = bytes(40_000)) -> None:
-        self._requests += 1
-        session, acked = self._requests, self.sink.acked
-        self.engine.feed(ev.SessionAttached(self.stream, session, ledger_id, KEY, AttachMode.WRITE))
-        for k in range(frames):
-            one = frame(ledger_id, k, [payload], session=session)
-            self.engine.feed(ev.FramesArrived(self.stream, memoryview(one)))
-            acked += 1
-            await eventually(partial(self._is_acked, acked))
-
-    def _is_acked(self, acked: int) -> bool:
-        return self.sink.acked >= acked or bool(self.failures)
-
-
-@contextlib.asynccontextmanager
-async def rig(path: Path) -> AsyncIterator[Rig]:
-    made = Rig(path)
-    yield made
-    await made.engine.stop()
-    made.storage.directory.close()
-
-
-@pytest.mark.rule("S6")
-async def test_a_disk_that_fails_under_maintenance_ends_the_bookie(tmp_path: Path) -> None:
-    async with rig(tmp_path / "d") as bookie:
-        await bookie.write(1, 5)
-        bookie.disk.failing = True
-        await bookie.write(2, 40)
-        await eventually(lambda: bool(bookie.failures))
-        (failure,) = bookie.failures
-        assert isinstance(failure, StorageFailedError)

@@ -27,10 +27,11 @@ def pending_frames(machine: BookieMachine) -> int:
 class Bench:
     """A machine whose commits and reads happen when the test says so."""
 
-    def __init__(self, **limits: Any) -> None:
-        self.store = MemoryHoldings()
-        self.machine = BookieMachine(self.store, MachineLimits(**limits))
-        self.log: list[bytes | memoryview] = []  # given to the log, not durable
+    def __init__(self, store: MemoryHoldings | None = None, logs: int = 1, **limits: Any) -> None:
+        self.store = store or MemoryHoldings()
+        self.machine = BookieMachine(self.store, MachineLimits(**limits), logs=logs)
+        self.logs: list[list[bytes | memoryview]] = [[] for _ in range(logs)]  # given to a log, not durable
+        self.log = self.logs[0]
         self.to_read: list[ev.ReadFrames] = []
         self.request = 0
 
@@ -39,15 +40,15 @@ class Bench:
         out = []
         for effect in parted(self.machine.step(event)):
             if isinstance(effect, ev.Commit):
-                self.log.extend(effect.frames)
+                self.logs[effect.log].extend(effect.frames)
             elif isinstance(effect, ev.ReadFrames):
                 self.to_read.append(effect)
             else:
                 out.append(effect)
         return out
 
-    def kinds(self) -> list[int]:
-        return [parse_header(one).kind for one in self.log]
+    def kinds(self, log: int = 0) -> list[int]:
+        return [parse_header(one).kind for one in self.logs[log]]
 
     def attach(self, session: int, ledger: int = 7, **options: Any) -> list[ev.Effect]:
         key, mode = options.pop("key", KEY), options.pop("mode", AttachMode.WRITE)
@@ -56,14 +57,14 @@ class Bench:
     def send(self, *frames: bytes, stream: int = ADDS) -> list[ev.Effect]:
         return self.step(ev.FramesArrived(stream, memoryview(b"".join(frames))))
 
-    def commit(self, count: int | None = None, group_bytes: int = 0) -> list[ev.Effect]:
-        count = len(self.log) if count is None else count
-        frames, self.log = self.log[:count], self.log[count:]
-        return self.step(ev.GroupCommitted([stored(one) for one in frames], group_bytes=group_bytes))
+    def commit(self, count: int | None = None, group_bytes: int = 0, log: int = 0) -> list[ev.Effect]:
+        frames = self.logs[log][:count]
+        del self.logs[log][:count]
+        return self.step(ev.GroupCommitted([stored(one) for one in frames], log, group_bytes))
 
-    def fail(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED) -> list[ev.Effect]:
-        self.log.clear()
-        return self.step(ev.CommitFailed(reason, "made to fail", final))
+    def fail(self, *, final: bool, reason: Reason = Reason.STORAGE_FAILED, log: int = 0) -> list[ev.Effect]:
+        self.logs[log].clear()
+        return self.step(ev.CommitFailed(reason, "made to fail", final, log))
 
     def ask(self, make: Any, *arguments: Any, stream: int = READS) -> list[ev.Effect]:
         self.request += 1

@@ -248,9 +248,10 @@ class Twin:
                 events.append(ev.PartSent(self._unsent.popleft()))
 
     def commit(self) -> None:
-        frames, self.bench.log = self.bench.log, []
-        if frames:
-            self.feed(ev.GroupCommitted([stored(frame) for frame in frames]))
+        places = [stored(frame) for frame in self.bench.log]
+        self.bench.log.clear()
+        if places:
+            self.feed(ev.GroupCommitted(places))
 
     def _part(self, part: ev.SendPart) -> None:
         self._unsent.append(part.request)

@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
 
-from bk_core.entries.frame import FrameKind, parse_header
+from bk_core.entries.frame import FrameKind
 from bk_core.model import LedgerId
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from bookie_server.machine import events as ev
-from bookie_server.machine.machine import BookieMachine
 from bookie_server.machine.state import LedgerFacts, Pending
+from tests.bookie_server.machine import machine_bench
 from tests.bookie_server.machine.machine_bench import (
     ADDS,
     CONTROL,
-    READS,
     acks,
     ended,
     entries,
@@ -24,7 +21,7 @@ from tests.bookie_server.machine.machine_bench import (
     trailers,
 )
 from tests.kit.lanes import KEY
-from tests.kit.memory_holdings import MemoryHoldings, read_piece, stored
+from tests.kit.memory_holdings import MemoryHoldings
 
 ZERO, ONE, NEW = 10, 11, 40
 """Ledgers: the first two go to the log of their number, the third to ``TwoLogs.choice``."""
@@ -47,54 +44,27 @@ class TwoLogs(MemoryHoldings):
         super().add(pending, place)
 
 
-class Bench:
-    """Commits and reads of each log happen when the test says so."""
+class Bench(machine_bench.Bench):
+    """Its reads happen at once."""
 
     def __init__(self) -> None:
-        self.store = TwoLogs()
-        self.machine = BookieMachine(self.store, logs=2)
-        self.logs: tuple[deque[bytes], deque[bytes]] = (deque(), deque())
+        super().__init__(TwoLogs(), logs=2)
         self.reads: list[ev.ReadFrames] = []
-        self.requests = 0
 
     def step(self, event: ev.Event) -> list[ev.Effect]:
-        out: list[ev.Effect] = []
-        for effect in self.machine.step(event):
-            if isinstance(effect, ev.Commit):
-                self.logs[effect.log].extend(map(bytes, effect.frames))
-            elif isinstance(effect, ev.ReadFrames):
-                self.reads.append(effect)
-                pieces = [read_piece(piece) for piece in effect.pieces]
-                out += self.step(ev.FramesRead(effect.request, pieces))
-            else:
-                out.append(effect)
-        return out
+        out = super().step(event)
+        self.reads += self.to_read
+        return out + self.disk()
 
     def write(self, ledger: LedgerId, first: int, session: int, mode: AttachMode = AttachMode.WRITE) -> list[ev.Effect]:
-        out = self.step(ev.SessionAttached(ADDS, session, ledger, KEY, mode))
-        frame = entries(first, b"%d" % first, session=session, ledger=ledger)
-        return out + self.step(ev.FramesArrived(ADDS, memoryview(frame)))
-
-    def commit(self, log: int) -> list[ev.Effect]:
-        frames = list(self.logs[log])
-        self.logs[log].clear()
-        return self.step(ev.GroupCommitted([stored(frame) for frame in frames], log))
+        attached = self.attach(session, ledger, mode=mode)
+        return attached + self.send(entries(first, b"%d" % first, session=session, ledger=ledger))
 
     def full(self, log: int) -> list[ev.Effect]:
-        self.logs[log].clear()
-        return self.step(ev.CommitFailed(Reason.NO_SPACE, "full", False, log))
+        return self.fail(final=False, reason=Reason.NO_SPACE, log=log)
 
     def fence(self, ledger: LedgerId) -> list[ev.Effect]:
-        self.requests += 1
-        return self.step(ev.FenceRequested((CONTROL, self.requests), ledger, KEY))
-
-    def read(self, ledger: LedgerId, first: int, last: int, *, fencing: bool = False) -> list[ev.Effect]:
-        self.requests += 1
-        key = KEY if fencing else None
-        return self.step(ev.ReadRequested((READS, self.requests), ledger, first, last, 1 << 20, key))
-
-    def kinds(self, log: int) -> list[int]:
-        return [parse_header(frame).kind for frame in self.logs[log]]
+        return self.ask(ev.FenceRequested, ledger, KEY, stream=CONTROL)
 
 
 ADD = [FrameKind.LEDGER_KEY, FrameKind.ENTRIES]
@@ -108,9 +78,9 @@ def test_a_fence_waits_for_its_own_log_and_for_all_of_it() -> None:
     bench.write(ONE, 0, 6)
     assert bench.fence(ONE) == []
     assert bench.kinds(1) == [*ADD, FrameKind.FENCE]
-    assert bench.commit(0)[0] == ev.SendAcks(ADDS, [1, 2, 3, 4, 5], [1] * 5, [])
+    assert bench.commit(log=0)[0] == ev.SendAcks(ADDS, [1, 2, 3, 4, 5], [1] * 5, [])
     assert bench.fence(ONE) == [], "what log 0 made durable says nothing of log 1"
-    told = bench.commit(1)
+    told = bench.commit(log=1)
     evidence = [effect.evidence for effect in told if isinstance(effect, ev.SendLac)]
     assert [(e.fenced, e.last_entry_id) for e in evidence] == [(True, 0), (True, 0)]
     assert bench.fence(ONE) != [], "it is durable now"
@@ -121,12 +91,12 @@ def test_a_read_waits_for_the_pending_adds_of_its_own_ledger_only() -> None:
     bench = Bench()
     bench.write(ZERO, 0, 1)
     bench.write(ONE, 0, 2)
-    assert bench.read(ONE, 0, 0) == []
-    bench.commit(0)
-    told = bench.commit(1)
+    assert bench.read(0, 0, ONE) == []
+    bench.commit(log=0)
+    told = bench.commit(log=1)
     assert [trailer.absent for trailer in trailers(told)] == [()]
     assert [effect.log for effect in bench.reads] == [1]
-    [trailer] = trailers(bench.read(ONE, 1, 1))
+    [trailer] = trailers(bench.read(1, 1, ONE))
     assert trailer.absent == (EntryRange(1, 1),)
 
 
@@ -137,7 +107,7 @@ def test_a_full_log_drops_its_own_frames_only() -> None:
     bench.fence(ZERO)
     told = bench.full(0)
     assert ended(told) == [(1, 0, Reason.NO_SPACE)]
-    assert bench.commit(1) == acks(2, 1)
+    assert bench.commit(log=1) == acks(2, 1)
 
 
 @pytest.mark.rule("S6")
@@ -169,7 +139,7 @@ def test_a_ledger_in_use_stays_in_its_log_though_another_would_be_chosen_now() -
     bench.store.choice = 1
     bench.fence(NEW)
     assert (bench.kinds(0), bench.kinds(1)) == ([*ADD, FrameKind.FENCE], [])
-    bench.commit(0)
+    bench.commit(log=0)
     bench.write(NEW, 1, 2, AttachMode.RECOVER)
     assert bench.kinds(0) == [FrameKind.ENTRIES]
 
@@ -181,15 +151,15 @@ def test_a_ledger_of_which_nothing_was_written_may_go_to_another_log() -> None:
     bench.full(0)
     assert bench.fence(NEW) == []
     assert (bench.kinds(0), bench.kinds(1)) == ([], [FrameKind.LEDGER_KEY, FrameKind.FENCE])
-    [told] = bench.commit(1)
+    [told] = bench.commit(log=1)
     assert told.evidence.fenced
 
 
 def test_explicit_lacs_and_deletions_go_to_the_log_of_the_ledger() -> None:
     bench = Bench()
     bench.write(ONE, 0, 1)
-    bench.commit(1)
+    bench.commit(log=1)
     bench.step(ev.LedgersDeleted([ONE, ZERO]))
     assert (bench.kinds(0), bench.kinds(1)) == ([], [FrameKind.DELETED])
-    bench.commit(1)
+    bench.commit(log=1)
     assert bench.store.facts(ONE) == LedgerFacts(known=True, ledger_key=KEY, deleted=True)
