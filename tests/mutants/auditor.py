@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TESTS = "tests/bookie_server/autorecovery/test_autorecovery.py::test_"
-_AUDITS = "tests/bookie_server/autorecovery/test_audits.py::test_"
+_AUDITS = "tests/bookie_server/autorecovery/test_auditor.py::test_"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

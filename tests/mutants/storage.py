@@ -9,7 +9,7 @@ _ENGINE = "tests/bookie_server/engine/test_engine.py"
 _ORDERS = "tests/sim/threads/test_committer_orders.py"
 _STORAGE = "tests/bookie_server/storage"
 
-_MACHINE = "tests/bookie_server/machine/test_machine_reads.py"
+_MACHINE = "tests/bookie_server/machine/test_machine.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -14,7 +14,6 @@ from functools import partial
 from tests.bookie_server.machine import test_machine_admission as admission
 from tests.bookie_server.storage.bytes import test_joined_frames as joined
 from tests.bookie_server.storage.maintenance import test_compaction as whole
-from tests.bookie_server.storage.maintenance import test_compaction_meanwhile as meanwhile
 from tests.bookie_server.storage.maintenance import test_live_frames as live
 from tests.bookie_server.storage.maintenance import test_reindex as reindexing
 from tests.bookie_server.storage.maintenance import test_scrub as scrubbing
@@ -143,11 +142,11 @@ COMPACTION = [
         whole.test_a_full_disk_is_given_up_to_and_the_rest_copied_when_there_is_room,
         *(
             partial(
-                meanwhile.test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served,
+                whole.test_whatever_happens_meanwhile_what_is_dead_stays_dead_and_what_lives_is_served,
                 what,
                 "before the index learns",
             )
-            for what in meanwhile.MEANWHILE
+            for what in whole.MEANWHILE
         ),
     )
 ]

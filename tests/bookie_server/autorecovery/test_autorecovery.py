@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Auditor and workers over a cluster in this process: whole lives of marks."""
+"""Auditor and workers over a cluster in this process: whole lives of marks, drains, and lost locks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bk_cli.bookies.bookie_leaving import DrainWatch
 from bk_core.client.repairing.repair import ByteRate
 from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import Audit
+from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.main import AutoRecovery
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
+from bookie_server.autorecovery.worker import PutOff, Workers
 from bookie_server.main import Bookie
 from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import bookie_config
@@ -352,3 +356,124 @@ def test_bookie_whose_registration_cannot_be_read_is_not_lost() -> None:
     present = presence.look()
     assert (present.lost, present.away) == (("b2",), ("b1",))
     assert not present.writable
+
+
+# --- drains ---
+
+
+NOBODY = PutOff("", 0.0, 0)
+
+
+def order_drain(cluster: MemoryBookKeeper, name: str, *, fences: bool = False) -> None:
+    """What the command and then the bookie do."""
+    cluster.store.write_bookie_order(name, BookieOrder(Order.DRAIN, 1, fences))
+    cluster.store.unregister_bookie(name)
+    cluster.store.register_bookie(BookieServiceInfo(name), read_only=True)
+
+
+@pytest.mark.rule("D23")
+async def test_drain_moves_every_copy_and_goes_on_without_its_command() -> None:
+    async with memory_cluster(5) as cluster:
+        ledgers = [(await a_ledger(cluster))[0] for _ in range(8)]
+        leaving = members(cluster, ledgers[0])[0]
+        order_drain(cluster, leaving)
+        async with recovering(cluster):  # nobody but the auditor marks
+            await eventually(lambda: all(leaving not in members(cluster, i) for i in ledgers), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        for ledger_id in ledgers:
+            check_whole(cluster, ledger_id)
+        watch = DrainWatch(cluster.store, leaving)
+        watch.survey()
+        assert watch.look()
+
+
+@pytest.mark.rule("D23")
+async def test_drain_waits_for_a_writer_and_fences_it_only_if_that_is_ordered() -> None:
+    async with memory_cluster(5) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster, close=False)
+        order_drain(cluster, ensemble[0])
+        watch = DrainWatch(cluster.store, ensemble[0])
+        watch.survey()
+        quick = replace(QUICK, open_ledger_grace_s=0.01)
+        async with recovering(cluster, quick) as running:
+            watch.look()
+            await eventually(lambda: "at its next entry" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
+            await asyncio.sleep(0.3)
+            assert not cluster.store.read_ledger(ledger_id).value.is_closed
+            assert [each.ledger_id for found in watch.blocked().values() for each in found] == [ledger_id]
+            order_drain(cluster, ensemble[0], fences=True)
+            await eventually(lambda: ensemble[0] not in members(cluster, ledger_id), 10)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+            assert watch.look()
+        check_whole(cluster, ledger_id)
+
+
+# --- locks ---
+
+
+@pytest.mark.rule("MUST7")
+async def test_a_repair_that_lost_its_lock_leaves_the_record_to_who_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        async with recovering(cluster) as running:
+            store = running.workers._client.store
+            write, at_the_write, goes_on = store.write_repaired_ledger, threading.Event(), threading.Event()
+
+            def write_late(*arguments: Any) -> Any:
+                at_the_write.set()
+                goes_on.wait(10)
+                return write(*arguments)
+
+            monkeypatch.setattr(store, "write_repaired_ledger", write_late)
+            before = cluster.store.read_ledger(ledger_id)
+            cluster.kill(ensemble[0])
+            cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+            await eventually(at_the_write.is_set, 10)
+            store.unlock_underreplicated(ledger_id)  # as when the session ends
+            assert cluster.store.lock_underreplicated(ledger_id, "another")
+            goes_on.set()
+            await eventually(lambda: "lock" in running.workers.put_off.get(ledger_id, NOBODY).why, 10)
+            assert cluster.store.read_ledger(ledger_id) == before
+            assert dict(cluster.store.list_underreplicated()) == {ledger_id: (ensemble[0],)}
+            assert cluster.store.underreplication_locks() == {ledger_id: "another"}, "it is not given back either"
+            cluster.store.unlock_underreplicated(ledger_id)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        assert ensemble[0] not in members(cluster, ledger_id)
+        check_whole(cluster, ledger_id)
+
+
+@pytest.mark.rule("MUST7")
+async def test_a_ledger_that_another_process_repairs_is_left_to_it() -> None:
+    async with memory_cluster(4) as cluster:
+        ledger_id, ensemble = await a_ledger(cluster)
+        assert cluster.store.lock_underreplicated(ledger_id, "another")
+        cluster.kill(ensemble[0])
+        cluster.store.mark_underreplicated(ledger_id, ensemble[:1])
+        async with recovering(cluster) as running:
+            await asyncio.sleep(0.3)
+            assert running.workers.repaired == 0
+            assert ensemble[0] in members(cluster, ledger_id)
+            cluster.store.unlock_underreplicated(ledger_id)
+            await eventually(lambda: not list(cluster.store.list_underreplicated()), 10)
+        check_whole(cluster, ledger_id)
+
+
+async def test_a_bug_in_one_repair_puts_that_ledger_off_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster(4) as cluster:
+        (bad, ensemble), (good, _) = await a_ledger(cluster), await a_ledger(cluster)
+        cluster.kill(ensemble[0])
+        for ledger_id in (bad, good):
+            missing = [name for name in members(cluster, ledger_id) if name == ensemble[0]]
+            cluster.store.mark_underreplicated(ledger_id, missing or members(cluster, ledger_id)[:1])
+        repair = Workers._repair_locked
+
+        async def broken(self: Workers, ledger_id: int) -> None:
+            if ledger_id == bad:
+                raise AssertionError("a bug")
+            await repair(self, ledger_id)
+
+        monkeypatch.setattr(Workers, "_repair_locked", broken)
+        async with recovering(cluster) as running:
+            await eventually(lambda: "a bug" in running.workers.put_off.get(bad, NOBODY).why, 10)
+            await eventually(lambda: good not in dict(cluster.store.list_underreplicated()), 10)
+            assert bad in dict(cluster.store.list_underreplicated())

@@ -16,6 +16,7 @@ import pytest
 
 from bk_core.errors import BookKeeperError, DataDirectoryError, StorageFailedError
 from bookie_server.engine.commits.committer import Committer
+from bookie_server.engine.commits.queue import INLINE_BYTES
 from bookie_server.engine.index_hop import LoopIndexPort, copier
 from bookie_server.engine.maintenance_thread import MaintenanceThread
 from bookie_server.machine.disk_places import Place
@@ -322,3 +323,40 @@ async def test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order(tmp_
             places = await asyncio.wait_for(rig.answers.get(), PART_S)
             positions += [(place.generation, place.offset) for place in places]
         assert positions == sorted(positions)
+
+
+# --- groups that were written ---
+
+
+@pytest.mark.parametrize("frames", [1, 2], ids=["one frame a group", "two frames a group"])
+async def test_groups_that_were_written_leave_room_for_the_next_on_the_loop(tmp_path: Path, frames: int) -> None:
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
+        await warmed(rig)
+        size = 8_000
+        for number in range(100, 100 + 3 * (INLINE_BYTES // (frames * size))):
+            await rig.commit(*[entries(1, [frames * number + each], size=size) for each in range(frames)])
+        rig.committer.put([entries(1, [9_000])])
+        await asyncio.sleep(0)
+        places = rig.answers.get_nowait()
+        assert not isinstance(places, BookKeeperError)
+
+
+@pytest.mark.rule("S10")
+async def test_the_loop_writes_nothing_while_the_thread_writes(tmp_path: Path) -> None:
+    """Two groups at once would take the same place in the log."""
+
+    async with a_rig(tmp_path, inline_s=PART_S) as rig:
+        await warmed(rig)
+        rig.files.syncing.clear()
+        rig.files.sync.clear()
+        rig.committer.put([entries(1, range(300, 340), size=1700)])
+        await eventually(rig.files.syncing.is_set)
+        end = rig.storage.log.position
+        rig.committer.put([entries(1, [9_000])])
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+        assert rig.answers.empty()
+        assert rig.storage.log.position == end
+        rig.files.sync.set()
+        large, small = [await asyncio.wait_for(rig.answers.get(), PART_S) for _ in range(2)]
+        assert (large[0].generation, large[0].offset) < (small[0].generation, small[0].offset)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``bk bookie read-only``, ``drain`` and ``remove``: what is refused, and that nothing is changed by it. A drain from
-its begin to its end: ``tests/bookie_server/autorecovery/test_drain.py``, ``tests/e2e/test_drain.py``."""
+its begin to its end: ``tests/bookie_server/autorecovery/test_autorecovery.py``, ``tests/e2e/test_drain.py``."""
 
 from __future__ import annotations
 
