@@ -68,17 +68,24 @@ class Written:
         return Storage(scratch)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["idle", "busy"])
-def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return Written(tmp_path_factory.mktemp("crash") / "data", idle=request.param)
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written(tmp_path_factory.mktemp("idle") / "data", idle=True)
 
 
-def garble(start: int, stop: int, how: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    return lambda content: content[:start] + how(content[start:stop]) + content[stop:]
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return Written(tmp_path_factory.mktemp("busy") / "data", idle=False)
+
+
+def zeroed(content: bytes, start: int, stop: int) -> bytes:
+    return content[:start] + bytes(stop - start) + content[stop:]
 
 
 @pytest.mark.rule("S6")
-def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path) -> None:
+@pytest.mark.parametrize("life", ["idle", "busy"])
+def test_kill_after_the_last_sync_loses_nothing(life: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    written: Written = request.getfixturevalue(life)
     storage = written.reopen_with(written.content, tmp_path / "d")
     assert_honest(storage, written.must + written.may, healthy=True)
     assert storage.report.frames_copied == len(written.may)
@@ -87,12 +94,10 @@ def test_kill_after_the_last_sync_loses_nothing(written: Written, tmp_path: Path
 
 
 @pytest.mark.rule("S3")
-def test_a_torn_group_is_a_tail_even_with_good_frames_behind_the_bad(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=False)
-    start = written.starts[-1]
-    content = garble(start + 64, start + 128, lambda old: bytes(len(old)))(written.content)
-    storage = written.reopen_with(content, tmp_path / "d")
-    answers = assert_honest(storage, written.must, written.may, healthy=True)
+def test_a_torn_group_is_a_tail_even_with_good_frames_behind_the_bad(busy: Written, tmp_path: Path) -> None:
+    start = busy.starts[-1]
+    storage = busy.reopen_with(zeroed(busy.content, start + 64, start + 128), tmp_path / "d")
+    answers = assert_honest(storage, busy.must, busy.may, healthy=True)
     assert not storage.report.damage
     assert 40 not in answers[3].found
     assert set(range(61, 90)) <= set(answers[1].found)
@@ -100,12 +105,11 @@ def test_a_torn_group_is_a_tail_even_with_good_frames_behind_the_bad(tmp_path: P
 
 
 @pytest.mark.rule("S3")
-def test_a_flipped_bit_in_the_last_acked_group_of_an_idle_bookie_is_damage(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
-    at = written.starts[-1] + 64 + 64 + 2  # inside the columns of the last group's first frame
-    content = bytearray(written.content)
+def test_a_flipped_bit_in_the_last_acked_group_of_an_idle_bookie_is_damage(idle: Written, tmp_path: Path) -> None:
+    at = idle.starts[-1] + 64 + 64 + 2  # inside the columns of the last group's first frame
+    content = bytearray(idle.content)
     content[at] ^= 1
-    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    storage = idle.reopen_with(bytes(content), tmp_path / "d")
     assert storage.report.limbo
     assert storage.read(3, 40, 40).unknown == {40: Reason.LIMBO}
     assert storage.read(999, 0, 0).unknown == {0: Reason.LIMBO}, "a ledger that only this group knew may be lost whole"
@@ -118,12 +122,11 @@ def test_a_flipped_bit_in_the_last_acked_group_of_an_idle_bookie_is_damage(tmp_p
 
 
 @pytest.mark.rule("S8")
-def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
-    content = bytearray(written.content)
+def test_damage_whose_ledger_is_known_leaves_the_others_alone(idle: Written, tmp_path: Path) -> None:
+    content = bytearray(idle.content)
     at = content.index(b"2/1 ")  # in the payload of entry 1 of ledger 2
     content[at] ^= 1
-    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    storage = idle.reopen_with(bytes(content), tmp_path / "d")
     assert not storage.report.limbo
     assert len(storage.report.damage) == 1
     unread = storage.lookup(2, 0, 2).unknown
@@ -137,11 +140,10 @@ def test_damage_whose_ledger_is_known_leaves_the_others_alone(tmp_path: Path) ->
 
 
 @pytest.mark.rule("S8")
-def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
-    content = bytearray(written.content)
+def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(idle: Written, tmp_path: Path) -> None:
+    content = bytearray(idle.content)
     content[content.index(bytes([1]) * 20) + 10] ^= 1  # in the key of ledger 1; the stamp before it may end in a 1
-    storage = written.reopen_with(bytes(content), tmp_path / "d")
+    storage = idle.reopen_with(bytes(content), tmp_path / "d")
     for _ in range(2):
         assert not storage.report.limbo
         assert state_of(storage.index, 1).trouble is Reason.LIMBO
@@ -152,20 +154,12 @@ def test_a_record_with_a_bad_payload_puts_its_ledger_in_limbo_for_good(tmp_path:
     storage.close()
 
 
-@pytest.mark.rule("S3")
-def test_a_group_that_reads_as_zeros_is_damage(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
-    storage = written.reopen_with(
-        garble(written.starts[1], written.starts[2], lambda old: bytes(len(old)))(written.content), tmp_path / "d"
-    )
-    assert storage.report.limbo
-    assert_honest(storage, written.must, written.may)
-    storage.close()
+def group_of_zeros(written: Written) -> bytes:
+    return zeroed(written.content, *written.starts[1:3])
 
 
-@pytest.mark.rule("S3")
-def test_a_gap_in_group_numbers_is_damage_where_all_bytes_are_good(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
+def gap_in_group_numbers(written: Written) -> bytes:
+    """All bytes are good."""
     incarnation = decode_segment_header(written.content[:4096]).incarnation
     content = bytearray(written.content)
     for start in written.starts[2:]:
@@ -173,18 +167,19 @@ def test_a_gap_in_group_numbers_is_damage_where_all_bytes_are_good(tmp_path: Pat
         content[start : start + 64] = encode_group_header(
             header._replace(number=header.number + 1), group_seed(incarnation)
         )
-    storage = written.reopen_with(bytes(content), tmp_path / "d")
-    assert storage.report.limbo
-    assert_honest(storage, written.must, written.may)
-    storage.close()
+    return bytes(content)
+
+
+def shorter_than_preallocated(written: Written) -> bytes:
+    return written.content[:-4096]
 
 
 @pytest.mark.rule("S3")
-def test_a_segment_shorter_than_preallocated_is_damage(tmp_path: Path) -> None:
-    written = Written(tmp_path / "data", idle=True)
-    storage = written.reopen_with(written.content[:-4096], tmp_path / "d")
+@pytest.mark.parametrize("damaged", [group_of_zeros, gap_in_group_numbers, shorter_than_preallocated])
+def test_what_no_crash_leaves_is_damage(damaged: Callable[[Written], bytes], idle: Written, tmp_path: Path) -> None:
+    storage = idle.reopen_with(damaged(idle), tmp_path / "d")
     assert storage.report.limbo
-    assert_honest(storage, written.must, written.may)
+    assert_honest(storage, idle.must, idle.may)
     storage.close()
 
 
