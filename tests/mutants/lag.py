@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._store.sync()  # the last process",
         new="        # a process",
         tests=(
-            "tests/bookie_server/identity/test_lag.py::"
+            "tests/bookie_server/identity/test_loss.py::"
             "test_older_copy_of_a_directory_is_refused_though_the_server_knows_of_no_newer_one",
         ),
         breaks="a restored snapshot passes for the newest and denies what it acknowledged since",

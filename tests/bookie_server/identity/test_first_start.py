@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +15,6 @@ from bk_core.metadata import open_store
 from bookie_server.main import Bookie
 from tests.kit.lanes import bookie_config
 from tests.kit.memory_store import MemoryCluster, MemoryStore
-
-
-@pytest.fixture
-def uri() -> str:
-    return f"memory://{uuid.uuid4().hex}"
 
 
 def test_a_bookie_without_a_cluster_says_so_and_touches_nothing(tmp_path: Path, uri: str) -> None:

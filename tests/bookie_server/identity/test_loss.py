@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -55,10 +56,8 @@ def cluster() -> MemoryCluster:
 
 
 @contextmanager
-def bookie(
-    cluster: MemoryCluster, disk: SimDisk, *, accept_loss: bool = False, bookie_id: str = "b1"
-) -> Iterator[OpenStorage]:
-    with several.bookie(cluster, disk, DATA, accept_loss=accept_loss, bookie_id=bookie_id) as opened:
+def bookie(cluster: MemoryCluster, disk: SimDisk, **how: Any) -> Iterator[OpenStorage]:
+    with several.bookie(cluster, disk, DATA, **how) as opened:
         yield opened[DATA]
 
 
@@ -374,3 +373,29 @@ def test_mark_that_cannot_be_read_stops_no_start_and_no_other_mark() -> None:
     mark_lacking(store, "b1", [1, 2, 3])
     assert dict(store.list_underreplicated()) == {1: ("b1",), 3: ("b1",)}
     assert store.tree.get(path)[0] == b"garbage"
+
+
+# --- while the metadata server does not know yet what the bookie noted at its last start ---
+
+
+@pytest.mark.rule("M5")
+def test_older_copy_of_a_directory_is_refused_though_the_server_knows_of_no_newer_one(cluster: MemoryCluster) -> None:
+    """Taken for the newest it would deny what it acknowledged since."""
+    disk = SimDisk()
+    with bookie(cluster, disk):
+        pass
+    copy, behind = disk.snapshot(), cluster.copy()
+    with bookie(cluster, disk) as opened:
+        write(opened, NAMED, range(10))
+    disk.restore(copy)
+    with pytest.raises(BookieIdentityError, match="boot"), bookie(cluster, disk, behind=behind):
+        pass
+
+
+@pytest.mark.rule("M5")
+def test_directory_that_was_used_a_moment_ago_starts_though_the_server_knows_no_cookie(cluster: MemoryCluster) -> None:
+    behind, disk = cluster.copy(), SimDisk()
+    with bookie(cluster, disk) as opened:
+        write(opened, NAMED, range(10))
+    with bookie(cluster, disk, behind=behind) as opened:
+        assert opened.index.folded(NAMED)[0] is not None
