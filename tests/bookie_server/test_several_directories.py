@@ -19,12 +19,12 @@ import pytest
 
 from bk_core.errors import BookieIdentityError
 from bk_core.metadata.port import MetadataStore
-from bk_core.model import Fragment, LedgerMetadata
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, payload
 from tests.kit.lanes import KEY, Lane, bookie_config, lane_to
 from tests.kit.memory_store import MemoryStore
+from tests.kit.metadata_worlds import a_ledger_on
 from tests.kit.waiting import eventually
 
 LEDGERS = range(100, 124)
@@ -120,10 +120,7 @@ async def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss
     store: MemoryStore, tmp_path: Path
 ) -> None:
     for ledger in LEDGERS:
-        metadata = LedgerMetadata(
-            ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),)
-        )
-        store.create_ledger(metadata, ledger)
+        store.create_ledger(a_ledger_on(("b1",)), ledger)
     async with running(store, tmp_path) as (bookie, lane):
         await fill(lane)
         before = homes(bookie)

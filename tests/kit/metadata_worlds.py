@@ -155,6 +155,15 @@ def a_ledger(**changes: Any) -> LedgerMetadata:
     return LedgerMetadata(**(values | changes))
 
 
+def a_ledger_on(*ensembles: tuple[str, ...], **changes: Any) -> LedgerMetadata:
+    """Make the metadata of a ledger with a fragment of ten entries on each ensemble. All of its bookies have all
+    entries."""
+    size = len(ensembles[0])
+    fragments = tuple(Fragment(10 * number, each) for number, each in enumerate(ensembles))
+    sizes = {"ensemble_size": size, "write_quorum_size": size, "ack_quorum_size": min(size, 2)}
+    return a_ledger(**sizes, fragments=fragments, **changes)
+
+
 class LagWorld(Protocol):
     """Two clients of one existing cluster. The server of ``reader`` can lag; that of ``writer`` never does."""
 

@@ -20,7 +20,7 @@ from bookie_server.autorecovery.auditor import AGAIN_S, VOTE_EVERY, Auditor
 from bookie_server.autorecovery.presence import Presence
 from bookie_server.autorecovery.settings import AutoRecoveryConfig
 from tests.kit.memory_store import MemoryStore
-from tests.kit.metadata_worlds import a_ledger
+from tests.kit.metadata_worlds import a_ledger, a_ledger_on
 
 LAST = PART - 1
 """Read with the first ones, and looked at long afterwards."""
@@ -173,17 +173,8 @@ class World:
         self.auditor = Auditor(self.store, "host1", presence, config, clock=lambda: self.now)
 
     def ledger(self) -> LedgerId:
-        fragments = (Fragment(0, ("b1",)),)
-        record = LedgerMetadata(
-            ensemble_size=1,
-            write_quorum_size=1,
-            ack_quorum_size=1,
-            fragments=fragments,
-            last_entry_id=0,
-            state=LedgerState.CLOSED,
-            digest_type=DigestType.CRC32C,
-        )
-        return self.store.create_ledger(record)[0]
+        closed = {"last_entry_id": 0, "state": LedgerState.CLOSED, "digest_type": DigestType.CRC32C}
+        return self.store.create_ledger(a_ledger_on(("b1",), **closed))[0]
 
     def marks_new_ones(self, at_s: float) -> bool:
         """Whether an audit at this time finds what was made just before it."""

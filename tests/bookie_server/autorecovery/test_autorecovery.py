@@ -22,7 +22,7 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.metadata.layout import Layout, ledger_path, lock_path, mark_path
 from bk_core.metadata.port import Audit
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.model import BookieServiceInfo, DigestType, Fragment, LedgerId, LedgerMetadata, LedgerState
+from bk_core.model import BookieServiceInfo, DigestType, LedgerId, LedgerState
 from bookie_server.autorecovery.auditor import Auditor
 from bookie_server.autorecovery.main import AutoRecovery
 from bookie_server.autorecovery.presence import Presence
@@ -33,6 +33,7 @@ from tests.kit.canaries import PASSWORD
 from tests.kit.lanes import bookie_config
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_store import MemoryStore, shared_cluster
+from tests.kit.metadata_worlds import a_ledger_on
 from tests.kit.waiting import eventually
 from tests.sim.frames import contents
 
@@ -102,10 +103,8 @@ def test_bookie_that_came_back_and_is_lost_again_is_marked_again() -> None:
     """What it was given in between has no mark of the first time."""
     store, now = MemoryStore(), [0.0]
     store.initialize_cluster()
-    record = LedgerMetadata(
-        ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),), last_entry_id=0
-    )
-    ledger_id, _ = store.create_ledger(replace(record, state=LedgerState.CLOSED, digest_type=DigestType.CRC32C))
+    closed = {"last_entry_id": 0, "state": LedgerState.CLOSED, "digest_type": DigestType.CRC32C}
+    ledger_id, _ = store.create_ledger(a_ledger_on(("b1",), **closed))
     config = AutoRecoveryConfig(lost_bookie_delay_s=5)
 
     def clock() -> float:

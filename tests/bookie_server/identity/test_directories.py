@@ -13,7 +13,7 @@ import pytest
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataUnavailableError
 from bk_core.metadata.records import decode_cookie
-from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo, Fragment, LedgerMetadata
+from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
@@ -40,6 +40,7 @@ from tests.kit.directories_world import (
 )
 from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.metadata_worlds import a_ledger_on
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 
@@ -54,10 +55,7 @@ def cluster() -> MemoryCluster:
         store.initialize_cluster()
         for ledger_id in (IN_A, IN_B, UNHEARD, OF_OTHERS):
             ensemble = ("b4", "b2", "b3") if ledger_id == OF_OTHERS else ("b1", "b2", "b3")
-            metadata = LedgerMetadata(
-                ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=(Fragment(0, ensemble),)
-            )
-            store.create_ledger(metadata, ledger_id)
+            store.create_ledger(a_ledger_on(ensemble), ledger_id)
     return made
 
 

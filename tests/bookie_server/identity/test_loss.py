@@ -13,7 +13,7 @@ import pytest
 
 from bk_core.errors import BookieIdentityError, DataDirectoryError, InvalidArgumentError
 from bk_core.metadata.layout import mark_path
-from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata, LedgerState
+from bk_core.model import BookieServiceInfo, LedgerState
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.loss import mark_lacking
@@ -22,6 +22,7 @@ from tests.kit import directories_world as several
 from tests.kit.directories_world import session
 from tests.kit.index_state import state_of
 from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.metadata_worlds import a_ledger_on
 from tests.kit.segment_world import entries
 from tests.sim.disk import SimDisk, SimulatedCrash
 
@@ -45,9 +46,7 @@ def cluster() -> MemoryCluster:
             CLOSED: [("b4", "b2", "b3")],
             IN_RECOVERY: [("b4", "b2", "b3")],
         }.items():
-            fragments = tuple(Fragment(10 * k, ensemble) for k, ensemble in enumerate(ensembles))
-            metadata = LedgerMetadata(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=fragments)
-            _, created = store.create_ledger(metadata, ledger_id)
+            _, created = store.create_ledger(a_ledger_on(*ensembles), ledger_id)
             if ledger_id == CLOSED:
                 store.write_ledger(ledger_id, created.value.closed_at(9, 900), created.version)
             elif ledger_id == IN_RECOVERY:

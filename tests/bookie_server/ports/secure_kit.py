@@ -17,13 +17,14 @@ from bk_cli.local.children import free_ports
 from bk_core.access.roles import Line, Right, Role, RolesTable, scope_of
 from bk_core.client import BookKeeper, ClientConfig, connect
 from bk_core.metadata import open_store
-from bk_core.model import Fragment, LedgerId, LedgerMetadata
+from bk_core.model import LedgerId
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
 from bk_core.transport.wallet import Ask, Held, Wallet
 from bookie_server.main import Bookie
 from tests.kit.certificates import Authority, Files
 from tests.kit.lanes import Lane, bookie_config
+from tests.kit.metadata_worlds import a_ledger_on
 
 KEY_HEX = "5a" * 32
 
@@ -58,14 +59,8 @@ class SecureWorld:
         return self._files[who]
 
     def ledger(self, custom_metadata: dict[str, bytes] | None = None) -> LedgerId:
-        metadata = LedgerMetadata(
-            ensemble_size=1,
-            write_quorum_size=1,
-            ack_quorum_size=1,
-            fragments=(Fragment(0, (self.bookie.bookie_id,)),),
-            custom_metadata=custom_metadata or {},
-        )
-        return self.store.create_ledger(metadata)[0]
+        value = a_ledger_on((self.bookie.bookie_id,), custom_metadata=custom_metadata or {})
+        return self.store.create_ledger(value)[0]
 
     def _change(self, change: Callable[[RolesTable], RolesTable]) -> None:
         found = self.store.read_roles()

@@ -27,14 +27,14 @@ from bk_core.metadata import open_store
 from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.model import BookieId, BookieServiceInfo, Endpoint, Fragment, LedgerId, LedgerMetadata
+from bk_core.model import BookieId, BookieServiceInfo, Endpoint, LedgerId, LedgerMetadata
 from bookie_server.admin.http.server import HttpAnswer, HttpRefused, HttpRequest, HttpServer
 from bookie_server.admin.page import gatherer as gathering
 from bookie_server.admin.page import page as pages
 from bookie_server.admin.page.gatherer import Gatherer, SharedStore
 from bookie_server.admin.page.page import FRAGMENTS_MAX, LIMIT_MAX, Page
 from bookie_server.ports.sockets import listening_socket
-from tests.kit.metadata_worlds import tree_of
+from tests.kit.metadata_worlds import a_ledger_on, tree_of
 from tests.kit.waiting import until
 
 METRICS = (
@@ -97,15 +97,12 @@ class Served:
 
 
 @pytest.fixture
-def store() -> Iterator[MetadataStore]:
-    opened = open_store(f"memory://{uuid.uuid4().hex}")
-    opened.initialize_cluster()
+def store(store: MetadataStore) -> MetadataStore:
     for name in ("b1", "b2", "b3"):
         endpoint = Endpoint("direct", "127.0.0.1", 1, "direct")
-        opened.register_bookie(BookieServiceInfo(name, (endpoint,), {}))
-        opened.write_cookie(name, b"", None)
-    yield opened
-    opened.close()
+        store.register_bookie(BookieServiceInfo(name, (endpoint,), {}))
+        store.write_cookie(name, b"", None)
+    return store
 
 
 @pytest.fixture
@@ -122,10 +119,8 @@ def serve(store: MetadataStore) -> Iterator[Callable[..., Served]]:
 
 
 def ledger(*ensembles: str, custom: Mapping[str, bytes] | None = None) -> LedgerMetadata:
-    fragments = tuple(Fragment(10 * n, tuple(f"b{i}" for i in each)) for n, each in enumerate(ensembles))
-    return LedgerMetadata(
-        ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=fragments, custom_metadata=custom or {}
-    )
+    names = [tuple(f"b{i}" for i in each) for each in ensembles]
+    return a_ledger_on(*names, custom_metadata=custom or {})
 
 
 def test_the_cluster_is_told_with_its_verdict_and_what_the_bookie_knows_of_itself(

@@ -15,13 +15,14 @@ import pytest
 from bk_core.access.roles import Anywhere, Line, Right, Role, RolesTable, scope_of
 from bk_core.errors import MetadataUnavailableError
 from bk_core.metadata import open_store
-from bk_core.model import Fragment, LedgerId, LedgerMetadata
+from bk_core.model import LedgerId, LedgerMetadata
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.ports.access import authority as module
 from bookie_server.ports.access.authority import KEPT_S, STALE_S, Authority, Denied, GrantKeys
 from tests.bookie_server.ports.secure_kit import secure_bookie
 from tests.bookie_server.ports.test_secure import refused
 from tests.kit.lanes import DEADLINE_S
+from tests.kit.metadata_worlds import a_ledger_on
 
 
 async def test_who_asks_for_a_ledger_to_come_does_not_have_its_writer_denied(tmp_path: Path) -> None:
@@ -145,14 +146,7 @@ def test_a_store_that_is_away_is_asked_once_in_a_while(world: World) -> None:
 
 def test_what_a_ledger_is_for_is_trusted_for_an_hour_while_the_store_is_away(world: World) -> None:
     world.give(Line("CN=ingest", Role.WRITER, scope_of("log:orders")))
-    value = LedgerMetadata(
-        ensemble_size=1,
-        write_quorum_size=1,
-        ack_quorum_size=1,
-        fragments=(Fragment(0, ("b1",)),),
-        custom_metadata={"bk.log": b"orders"},
-    )
-    ledger_id = world.store.create_ledger(value)[0]
+    ledger_id, _ = world.store.create_ledger(a_ledger_on(("b1",), custom_metadata={"bk.log": b"orders"}))
     assert Right.WRITE in world.authority._make("CN=ingest", ledger_id, Right.WRITE).rights
     world.now += STALE_S - 1.0
     world.authority.table()  # of the roles it is sure again
