@@ -186,7 +186,7 @@ def test_several_data_directories_are_a_list(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ['data_dirs = "/a"', "data_dirs = []", 'data_dirs = ["/a", "/a"]', 'data_dir = "/a"\ndata_dirs = ["/b"]', ""],
+    ['data_dirs = "/a"', "data_dirs = []", 'data_dirs = ["/a", "/b/../a"]', 'data_dir = "/a"\ndata_dirs = ["/b"]', ""],
 )
 def test_data_directories_that_are_none_or_unclear_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bookie.toml"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bk_cli.local.children import free_port
-from bk_core.errors import InvalidArgumentError, PortInUseError, StorageFailedError
+from bk_core.errors import PortInUseError, StorageFailedError
 from bk_core.metadata.layout import mark_path
 from bk_core.metadata.port import MetadataStore
 from bk_core.model import BookieServiceInfo
@@ -177,11 +177,6 @@ async def test_a_log_level_is_set_only_where_that_is_allowed(store: MetadataStor
 )
 def test_who_may_write(setting: str, address: str, may: bool) -> None:
     assert MAY_WRITE[setting](address) is may
-
-
-def test_a_setting_of_who_may_write_is_checked(tmp_path: Path, uri: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="admin_writes"):
-        bookie_config(tmp_path, uri, admin_writes="on")
 
 
 async def test_slow_operations_are_logged_with_the_clients_session(

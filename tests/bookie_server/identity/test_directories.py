@@ -15,7 +15,6 @@ from bk_core.errors import BookieIdentityError, InvalidArgumentError, MetadataUn
 from bk_core.metadata.records import decode_cookie
 from bk_core.model import DIRECTORY_PROPERTY, BookieServiceInfo
 from bk_core.wire.lane.reasons import Reason
-from bookie_server.config import BookieConfig
 from bookie_server.identity.known_state import record_positions
 from bookie_server.identity.registration import properties_of
 from bookie_server.storage.disk.cookie import cookie_of, decode_identity
@@ -101,13 +100,6 @@ def test_one_directory_is_recorded_as_ever(cluster: MemoryCluster) -> None:
         record = store.read_bookie_state("b1")
         assert sorted(json.loads(record.value)) == ["boot_count", "incarnation", "newest_sealed", "position", "v"]
     assert b"directories" not in disk.durable_bytes(A + "/IDENTITY")
-
-
-def test_a_directory_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="twice"):
-        BookieConfig(data_dirs=(Path("/a"), Path("/b/../a")), metadata_service_uri="x")
-    with pytest.raises(InvalidArgumentError, match="either"):
-        BookieConfig(data_dir=Path("/a"), data_dirs=(Path("/b"),), metadata_service_uri="x")
 
 
 def test_what_is_published_names_all_directories_in_any_order(cluster: MemoryCluster, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import (
     BookieIdentityError,
     BookKeeperError,
-    DataDirectoryError,
     InvalidArgumentError,
     MetadataUnavailableError,
     PortInUseError,
@@ -77,22 +76,6 @@ async def test_id_is_fixed_at_the_first_start_and_boots_are_counted(
     assert decode_cookie(cookie.value).bookie_host == first.bookie_id
 
 
-async def test_directory_of_another_cluster_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    await started_once(store, tmp_path, uri, bookie_id="one")
-    other = f"memory://{uuid.uuid4().hex}"
-    with_cluster = open_store(other)
-    with_cluster.initialize_cluster()
-    assert "another cluster" in await refused(tmp_path, other, BookieIdentityError)
-    with_cluster.close()
-
-
-@pytest.mark.rule("S8")
-async def test_new_directory_under_a_known_id_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    await started_once(store, tmp_path / "a", uri, bookie_id="one")
-    await refused(tmp_path / "b", uri, BookieIdentityError, bookie_id="one")
-    assert not (tmp_path / "b" / "bookie").exists(), "nothing was written"
-
-
 @pytest.mark.rule("S8", "M3")
 async def test_copy_of_a_directory_is_refused_while_its_original_is_alive(
     store: MetadataStore, tmp_path: Path, uri: str
@@ -140,19 +123,6 @@ async def test_used_directory_whose_cookie_is_gone_is_refused(store: MetadataSto
     await started_once(store, tmp_path, uri, bookie_id="one")
     store.delete_cookie("one")
     await refused(tmp_path, uri, BookieIdentityError)
-
-
-async def test_directory_in_use_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    bookie = await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
-    with pytest.raises(DataDirectoryError):
-        await Bookie.start(bookie_config(tmp_path, uri, bookie_id="one"))
-    await bookie.stop()
-
-
-async def test_directory_with_strange_files_is_refused(store: MetadataStore, tmp_path: Path, uri: str) -> None:
-    (tmp_path / "bookie").mkdir()
-    (tmp_path / "bookie" / "letter.txt").write_text("not ours")
-    await refused(tmp_path, uri, DataDirectoryError)
 
 
 async def test_port_in_use_is_known_before_anything_is_written(store: MetadataStore, tmp_path: Path, uri: str) -> None:
