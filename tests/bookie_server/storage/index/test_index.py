@@ -175,42 +175,6 @@ def test_a_small_frame_over_a_large_one_does_not_hide_it() -> None:
     assert answer.absent == ()
 
 
-RECORDS: list[tuple[FrameKind, bytes]] = [
-    (FrameKind.LEDGER_KEY, b"k" * 20),
-    (FrameKind.LEDGER_KEY, b"k" * 20),
-    (FrameKind.FENCE, b""),
-    *((FrameKind.LAC, LEDGER.to_bytes(8, "big") + lac.to_bytes(8, "big") + b"dgst") for lac in (7, 3, 9)),
-    (FrameKind.LIMBO, b""),
-    *((FrameKind.COPY_DROPPED, generation.to_bytes(8, "little")) for generation in (3, 1 << 40, 0)),
-]
-
-
-@pytest.mark.rule("S4")
-@examples(0.8)
-@given(st.permutations(RECORDS), st.integers(0, len(RECORDS)))
-def test_records_fold_to_the_same_in_any_order(records: list[tuple[FrameKind, bytes]], without: int) -> None:
-    """Whatever the subset, its order does not matter."""
-    subset = records[without:]
-
-    def folded(order: list[tuple[FrameKind, bytes]]) -> object:
-        index = LedgerIndex()
-        for kind, payload in order:
-            index.add_record(kind, LEDGER, payload)
-        return state_of(index, LEDGER), index.lookup(LEDGER, 0, 9)
-
-    assert folded(subset) == folded(sorted(subset))
-
-
-@pytest.mark.rule("S4")
-def test_state_after_all_records() -> None:
-    index = LedgerIndex()
-    for kind, payload in RECORDS:
-        index.add_record(kind, LEDGER, payload)
-    state = state_of(index, LEDGER)
-    assert (state.fenced, state.key, state.lac, state.trouble) == (True, b"k" * 20, 9, Reason.LIMBO)
-    assert not state_of(index, LEDGER + 1).known
-
-
 @pytest.mark.rule("S4")
 def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
     limbo, drop = (FrameKind.LIMBO, b""), (FrameKind.COPY_DROPPED, bytes(8))
@@ -228,19 +192,6 @@ def test_limbo_and_drop_turn_absent_into_unknown_and_keep_the_fence() -> None:
         assert answer.absent == ()
         assert [(u.first, u.last, u.reason) for u in answer.unknown] == [(4, 9, reason)]
         assert state_of(index, LEDGER).fenced
-
-
-@pytest.mark.rule("S4")
-def test_two_keys_are_damage_in_either_order() -> None:
-    keys = [b"a" * 20, b"b" * 20]
-    states = []
-    for order in (keys, keys[::-1]):
-        index = LedgerIndex()
-        for key in order:
-            index.add_record(FrameKind.LEDGER_KEY, LEDGER, key)
-        assert index.lookup(LEDGER, 0, 0).unknown[0].reason is Reason.DAMAGED
-        states.append(state_of(index, LEDGER))
-    assert states[0] == states[1]
 
 
 def seal(index: LedgerIndex, generation: int, first: int, lac: int = 0) -> None:
