@@ -135,21 +135,6 @@ def payload(seed: int, entry: int) -> bytes:
     return b"%d/%d " % (seed, entry) * (1 + entry % 30)
 
 
-async def test_sigterm_stops_cleanly_and_unregisters(store: MetadataStore, process: Process) -> None:
-    process.start()
-    assert list(store.writable_bookies()) == ["b1"]
-
-    lane = lane_to(store, "b1")
-    await lane.write(7, 0, [b"a"])
-    assert await asyncio.to_thread(process.signal, signal.SIGTERM) == 0
-    assert store.writable_bookies() == {}
-    process.start()
-    again = lane_to(store, "b1")
-    assert (await again.read(7, 0, 0))[0] == {0: b"a"}
-    await lane.transport.close()
-    await again.transport.close()
-
-
 @pytest.mark.rule("S6")
 async def test_failed_sync_ends_the_bookie_with_code_74(store: MetadataStore, process: Process) -> None:
     process.script = FAILING_SYNCS
