@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bookie with two data directories, as its clients see it: spread, full, restarted, one of them lost or killed."""
+"""A bookie with two data directories, as its clients see it: spread, full, restarted, killed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import random
-import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,14 +16,12 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import BookieIdentityError
 from bk_core.metadata.port import MetadataStore
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.main import Bookie, _ledgers_held
 from tests.bookie_server.test_process import PLAIN, Process, append_until_broken, payload
-from tests.kit.lanes import KEY, Lane, bookie_config, lane_to
+from tests.kit.lanes import Lane, bookie_config, lane_to
 from tests.kit.memory_store import MemoryStore
-from tests.kit.metadata_worlds import a_ledger_on
 from tests.kit.waiting import eventually
 
 LEDGERS = range(100, 124)
@@ -113,32 +110,6 @@ async def test_a_full_directory_serves_all_but_new_entries_and_new_ledgers_go_to
         await eventually(lambda: list(store.writable_bookies()) == ["b1"])
         await lane.write(in_a[1], 1, [b"again"])
         assert await lane.refused(in_b[0], 2) == Reason.READ_ONLY
-
-
-@pytest.mark.rule("S8")
-async def test_a_lost_directory_is_refused_and_its_ledgers_unknown_once_the_loss_is_accepted(
-    store: MemoryStore, tmp_path: Path
-) -> None:
-    for ledger in LEDGERS:
-        store.create_ledger(a_ledger_on(("b1",)), ledger)
-    async with running(store, tmp_path) as (bookie, lane):
-        await fill(lane)
-        before = homes(bookie)
-    shutil.rmtree(tmp_path / "b")
-    with pytest.raises(BookieIdentityError, match="--accept-loss"):
-        async with running(store, tmp_path):
-            pass
-    for accept_loss in (True, False):
-        async with running(store, tmp_path, accept_loss=accept_loss) as (bookie, lane):
-            for ledger in before["a"]:
-                assert (await lane.read(ledger, 0, 0))[0] == {0: b"%d" % ledger}
-                await lane.write(ledger, 1 + accept_loss, [b"new"])
-            for ledger in before["b"]:
-                entries, trailer = await lane.read(ledger, 0, 5, fence_key=KEY)
-                assert entries == {}
-                assert trailer.absent == ()
-                assert [(gap.first, gap.last, gap.reason) for gap in trailer.unknown] == [(0, 5, Reason.LIMBO)]
-                assert await lane.refused(ledger, 1) == Reason.LIMBO
 
 
 # --- a real process ---
