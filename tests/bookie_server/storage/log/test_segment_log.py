@@ -345,24 +345,6 @@ def test_no_space_for_a_segment_is_not_final_and_applies_nothing(tmp_path: Path)
     again.close()
 
 
-def test_no_space_for_an_index_only_delays_sealing(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    storage = Storage(tmp_path / "d", files=files, segment_bytes=64 << 10)
-    frames = [entries(1, range(10 * k, 10 * k + 10), size=400) for k in range(60)]
-    files.index_no_space = True
-    for frame in frames[:30]:
-        storage.append(frame)
-    assert not [name for name in files.names(storage.directory.segments_path) if name.endswith(".idx")]
-    files.index_no_space = False
-    for frame in frames[30:]:
-        storage.append(frame)
-    assert len([name for name in files.names(storage.directory.segments_path) if name.endswith(".idx")]) >= 3
-    storage.close()
-    again = Storage(tmp_path / "d", segment_bytes=64 << 10)
-    assert_honest(again, frames, healthy=True)
-    again.close()
-
-
 def test_a_full_disk_at_start_still_serves_reads(tmp_path: Path) -> None:
     files = FaultyFiles()
     storage = Storage(tmp_path / "d", files=files)
