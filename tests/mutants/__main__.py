@@ -128,7 +128,7 @@ def main() -> int:
             not args.no_servers, args.list, args.near,
         )  # fmt: skip
     chosen = [m for m in MUTANTS if not args.words or any(word in m.path or word in m.name for word in args.words)]
-    chosen = [m for m in chosen if not m.equivalent][:: args.every]
+    chosen = chosen[:: args.every]
     if args.list:
         for mutant in chosen:
             print(f"{mutant.path:45} {mutant.name}")

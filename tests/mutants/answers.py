@@ -16,7 +16,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (_TESTS + "each_bit_that_flips_in_a_run_of_frames_is_found",),
         "a damaged header or column is believed",
-        "P4",
     ),
     Mutant(
         "payloads without digests are not checked",
@@ -25,7 +24,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    check = check_header\n",
         (_TESTS + "each_bit_that_flips_in_a_payload_without_digests_is_found",),
         "a damaged entry of a ledger without digests is delivered",
-        "P4",
     ),
     Mutant(
         "a run goes on over a gap",
@@ -34,7 +32,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (_TESTS + "frames_with_a_gap_between_them_stay_apart",),
         "a bookie's right answer is refused",
-        "P4",
     ),
     Mutant(
         "the ids inside the entries of a run are not compared",
@@ -43,7 +40,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         (_TESTS + "entries_under_other_ids_than_their_own_are_refused",),
         "an entry is delivered under the id of another one",
-        "P4",
     ),
     Mutant(
         "the first id of a run is not compared",
@@ -52,7 +48,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if batch.ids is not None:\n",
         (_TESTS + "all_entries_under_other_ids_than_their_own_are_refused",),
         "entries are delivered under the ids of others",
-        "P4",
     ),
     Mutant(
         "digests of Apache's entries are not compared",
@@ -61,6 +56,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         (_TESTS + "a_wrong_digest_in_a_frame_with_right_checksums_is_found_and_its_entry_named",),
         "a damaged entry is delivered",
-        "P4",
     ),
 )

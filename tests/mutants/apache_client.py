@@ -24,7 +24,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            while session.frames and session.frames[0] <= 1:\n",
         PREFIX,
         "an entry is acknowledged that no bookie has",
-        "P1",
     ),
     Mutant(
         "frames are acked out of order",
@@ -33,7 +32,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            while 0 in session.frames:\n                session.frames.remove(0)\n",
         (EXCHANGE + "one_missing_answer_holds_back_its_frame_and_all_behind_it",),
         "an ack covers a hole",
-        "P1",
     ),
     Mutant(
         "a refused add is taken for an ack",
@@ -42,7 +40,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            taken = said != Status.EFENCED\n",
         PREFIX,
         "an entry is acknowledged that the bookie refused",
-        "P1",
     ),
     Mutant(
         "the last frame that was refused counts",
@@ -51,7 +48,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self.refused_at is None or frame > self.refused_at:\n",
         PREFIX,
         "a session waits for ever for a frame that was refused",
-        "P1",
     ),
     Mutant(
         "a busy bookie is never left in peace",
@@ -60,7 +56,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if True:\n",
         (EXCHANGE + "a_bookie_that_has_too_much_to_do_for_ever_ends_the_session",),
         "a writer retries without end",
-        "MUST12",
     ),
     Mutant(
         "ids of an add's answer are not compared",
@@ -69,7 +64,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if False and bool(",
         NONSENSE,
         "an answer about another entry is an ack",
-        "P1",
     ),
     Mutant(
         "answers count twice",
@@ -78,7 +72,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         NONSENSE,
         "an ack covers an entry that was never answered",
-        "MUST5",
     ),
     Mutant(
         "a status of trouble is ABSENT",
@@ -87,7 +80,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if status != Status.EOK:\n",
         EVERY_ID,
         "an entry is denied that a bookie only could not read",
-        "MUST4",
     ),
     Mutant(
         "no such ledger is UNKNOWN",
@@ -96,7 +88,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "_ABSENT = (int(Status.ENOENTRY),)\n",
         EVERY_ID,
         "a recovery of a ledger that a bookie never saw has no end",
-        "MUST4",
     ),
     Mutant(
         "an entry that says that it is another one is believed",
@@ -105,7 +96,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        right = inside[:, 0] >= 0\n",
         (EXCHANGE + "an_answer_that_is_no_such_entry_is_unknown",),
         "one bad entry takes the good ones beside it",
-        "MUST4",
     ),
     Mutant(
         "a range goes on beyond an entry that is not answered",
@@ -114,7 +104,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            open_places = np.flatnonzero(run.statuses[start:] == -9)\n",
         EVERY_ID,
         "an answer covers ids that nobody answered",
-        "P4",
     ),
     Mutant(
         "the limit of bytes is not kept",
@@ -123,7 +112,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if False:\n            cut =",
         (EXCHANGE + "reads_stop_at_the_limit_and_ask_for_little_beyond_it",),
         "a read takes memory without a bound",
-        "P4",
     ),
     Mutant(
         "what comes before its turn is kept without a bound",
@@ -132,7 +120,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if False and",
         (EXCHANGE + "what_comes_before_its_turn_is_kept_within_a_bound",),
         "one late answer fills the memory with thousands of others",
-        "P4",
     ),
     Mutant(
         "a fence that found nothing is believed at once",
@@ -141,7 +128,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                asked.fencing = False\n",
         (EXCHANGE + "a_fencing_read_that_finds_nothing_is_answered_when_the_fence_is_on_disk",),
         "a bookie restarts, forgets the fence, and acks an add that recovery was denied",
-        "MUST3",
     ),
     Mutant(
         "a fencing range reads before it has fenced",
@@ -150,7 +136,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self.over or not left:\n",
         (EXCHANGE + "a_fencing_read_that_finds_nothing_is_answered_when_the_fence_is_on_disk",),
         "an entry is denied that is added a moment later",
-        "D1",
     ),
     Mutant(
         "whether the log was forced does not matter",
@@ -159,7 +144,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if True:\n                asked.fencing = False\n            else:\n",
         (EXCHANGE + "a_range_that_could_not_fence_fails",),
         "as above, where the disk of the bookie has failed",
-        "MUST3",
     ),
     Mutant(
         "a fence is believed before it is on disk",
@@ -168,7 +152,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if status in _NOTHING:\n                forced(Status.EOK)\n            elif",
         (LINK + "a_fence_that_finds_nothing_is_answered_when_it_is_on_disk",),
         "a bookie restarts, forgets the fence, and acks an add that recovery was denied",
-        "MUST3",
     ),
     Mutant(
         "a watch does not ask for the writer's LAC",
@@ -177,7 +160,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            elif False:\n",
         (LINK + "explicit_lacs_are_asked_for_when_a_watch_hears_of_one",),
         "a tail does not see the last entries of an idle writer",
-        "P9",
     ),
     Mutant(
         "what a batch did not give is not asked for again",
@@ -186,7 +168,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         (BATCH + "batches_answer_every_id_as_single_reads_do",),
         "a range has no end",
-        "P4",
     ),
     Mutant(
         "what stands behind a short batch is taken for its rest",
@@ -195,7 +176,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.asked.append(rest)\n",
         (BATCH + "batches_answer_every_id_as_single_reads_do",),
         "entries come out of order",
-        "P4",
     ),
     Mutant(
         "the ids of a batch's answer are not compared",
@@ -204,7 +184,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
         "a bookie that mixes up its answers is believed",
-        "MUST4",
     ),
     Mutant(
         "a batch may be of any size",
@@ -213,7 +192,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if count > most:\n",
         (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
         "memory for as much as a bookie likes to send",
-        "P4",
     ),
     Mutant(
         "a batch may have more entries than were asked for",
@@ -222,7 +200,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if (count",
         (BATCH + "nonsense_ends_the_second_connection_and_the_range_goes_on",),
         "an answer ends the client's loop",
-        "MUST4",
     ),
     Mutant(
         "other entries of a batch are taken for unknown ones",
@@ -231,7 +208,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        right = inside[:, 0] == self.ledger_id\n",
         (BATCH + "entries_that_nobody_asked_for_are_none",),
         "one wrong entry of a batch costs all behind it",
-        "MUST4",
     ),
     Mutant(
         "a range that fences is read in batches",
@@ -240,7 +216,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "not self.over and",
         (BATCH + "a_fencing_range_and_a_short_one_are_read_one_by_one",),
         "an entry is read before the ledger is fenced",
-        "D1",
     ),
     Mutant(
         "batches are asked for of a bookie that has none",
@@ -249,7 +224,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (BATCH + "a_bookie_that_knows_no_batch_reads_is_asked_once",),
         "a read of an old bookie never ends",
-        "MUST12",
     ),
     Mutant(
         "what the second connection owed is lost with it",
@@ -258,6 +232,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "                pass\n",
         (BATCH + "batches_answer_every_id_as_single_reads_do",),
         "a range has no end",
-        "P4",
     ),
 )

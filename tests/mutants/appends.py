@@ -17,7 +17,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if True:\n            if type(payload) is bytes and",
         WRITER,
         "two threads are told one id",
-        "P1",
     ),
     Mutant(
         "an entry is queued after the close",
@@ -26,7 +25,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._queue.free_to = -1 if self._line else held_max",
         (f"{ONE_BY_ONE}none_is_queued_once_the_writer_has_ended",),
         "an id is told of an entry that no ledger has",
-        "P1",
     ),
     Mutant(
         "a forked child queues an entry",
@@ -35,7 +33,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "and size <= ENTRY_BYTES_MAX:",
         (f"{ONE_BY_ONE}none_is_queued_in_a_forked_child",),
         "a child waits for ever for an entry that the parent's loop would send",
-        "K4",
     ),
     Mutant(
         "an entry over the limit is queued where there is room",
@@ -44,19 +41,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if held <= queue.free_to and",
         (f"{ONE_BY_ONE}none_is_queued_that_no_frame_can_hold_however_much_room_there_is",),
         "one entry that no frame holds ends the writer",
-        "L5",
-    ),
-    Mutant(
-        "a close is not told under the lock",
-        "bk_core/client/writing/writer.py",
-        "        with self._queue.lock:  # so every entry that got an id on another thread is queued\n"
-        "            self._end.is_closing = True\n",
-        "        self._end.is_closing = True\n",
-        (),
-        "an entry whose id was told is not in the ledger that was closed in order",
-        "P1",
-        equivalent="the line of those who wait is refused next, under the same lock: who had passed the check has "
-        "queued its entry by then",
     ),
     Mutant(
         "the queue is taken from without the lock",
@@ -65,7 +49,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if True:\n            head = self._items[0] if",
         WRITER,
         "an entry that was queued while the one before it left is lost, and all after it get its id",
-        "P1",
     ),
     Mutant(
         "an offset is made outside the lock",
@@ -74,7 +57,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        with threading.Lock():\n            self._check()\n",
         APPENDER,
         "an entry is told an offset of the ledger before or after it",
-        "N7",
     ),
     Mutant(
         "a switch does not wait for batches under way",
@@ -83,6 +65,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         APPENDER,
         "a batch and the entries behind it are told the same offsets",
-        "N7",
     ),
 )

@@ -16,7 +16,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="tuple(self._scanned[0]), self._scanned[1]\n",
         tests=(f"{_TESTS}bookie_that_came_back_and_is_lost_again_is_marked_again",),
         breaks="a bookie that came back and then dies for good has its ledgers marked up to an hour later",
-        rule="D23",
     ),
     Mutant(
         name="one audit is enough for a new reason",
@@ -25,6 +24,5 @@ MUTANTS: tuple[Mutant, ...] = (
         new="else None\n",
         tests=(f"{_AUDITS}a_reason_is_audited_at_once_and_a_minute_later_and_then_only_with_the_rescan",),
         breaks="a ledger made on a bookie that has not read yet that it is drained holds up the drain for an hour",
-        rule="D23",
     ),
 )

@@ -16,6 +16,5 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_TESTS}target_takes_no_second_copy_of_any_fragment",),
         breaks="two copies of an entry are on one bookie, and one of them is given up",
-        rule="I4",
     ),
 )

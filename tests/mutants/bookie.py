@@ -15,7 +15,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if await self._is_registered() is None:",
         tests=(f"{_AVAILABILITY}registration_that_vanished_is_made_again",),
         breaks="a bookie whose registration somebody took away is invisible for good",
-        rule="M3",
     ),
     Mutant(
         name="another-directory-under-this-id-is-not-noticed",
@@ -24,7 +23,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if False:",
         tests=(f"{_AVAILABILITY}bookie_ends_when_another_directory_took_its_id",),
         breaks="a bookie and its copy answer for one id, and may lie for each other",
-        rule="S8",
     ),
     Mutant(
         name="copy-is-given-up-without-the-lock",
@@ -36,7 +34,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired",
         ),
         breaks="a bookie drops what a worker copies to it, just before the record names it",
-        rule="S9",
     ),
     Mutant(
         name="copy-is-given-up-on-an-old-look",
@@ -48,6 +45,5 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_copy_is_given_up_under_the_lock_and_not_while_the_ledger_is_repaired",
         ),
         breaks="a bookie drops a copy that a repair has put there since the second look",
-        rule="S9",
     ),
 )

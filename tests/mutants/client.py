@@ -20,7 +20,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if len(batch) != 1:\n",
         (LONE + "an_entry_that_was_not_asked_for_is_not_given",),
         "a reader gets another entry than it asked for",
-        "P4",
     ),
     Mutant(
         "a lone read believes an answer that is not of its entry",
@@ -29,7 +28,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "len(parts) == 1",
         (LONE + "a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked",),
         "a bookie that contradicts itself is believed",
-        "P4",
     ),
     Mutant(
         "others are let past a batch that waits between two of its pieces",
@@ -38,7 +36,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return (self._queue.held",
         (ROOM + "test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id",),
         "entries of others in the middle of a batch, whose ids are then not what was told",
-        "P3",
     ),
     Mutant(
         "a writer that ends keeps its part of the budget",
@@ -47,7 +44,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self._held_max = -1\n",
         (BUDGET + "test_a_writer_that_ends_gives_its_part_back_and_others_go_on",),
         "a process that made many writers writes one entry at a time",
-        "P3",
     ),
     Mutant(
         "what is kept for a slow bookie does not count",
@@ -56,7 +52,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._extra = 0",
         (BUDGET + "test_what_is_kept_for_a_slow_bookie_counts_and_is_given_back_when_it_has_caught_up",),
         "64 MiB a writer beyond the budget while one bookie hangs",
-        "P3",
     ),
     Mutant(
         "room that another writer gives back wakes nobody",
@@ -65,7 +60,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                pass\n",
         (BUDGET + "test_a_writer_that_ends_gives_its_part_back_and_others_go_on",),
         "a writer waits for its own confirmations although the budget is free",
-        "P3",
     ),
     Mutant(
         "the largest bound of several clients holds",
@@ -74,7 +68,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self.decision.resize(max(",
         (BUDGET + "test_forty_writers_of_two_clients_hold_one_budget_and_all_get_through",),
         "a client's bound on memory is exceeded because of another client",
-        "P3",
     ),
     Mutant(
         "a client that is collected waits for the lock",
@@ -84,7 +77,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return close\n",
         (BUDGET + "test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody",),
         "the garbage collector stops a thread for ever, in the middle of an append",
-        "P3",
     ),
     Mutant(
         "the bound of a client that closed goes on to hold",
@@ -93,7 +85,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            return self",
         (BUDGET + "test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_nobody",),
         "writers stand still for the bound of a client that is gone",
-        "P3",
     ),
     Mutant(
         "a block that a forked child leaves hides the exception it leaves by",
@@ -102,6 +93,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "        except ForkedHandleError:\n            raise\n",
         (BLOCKING + "test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception",),
         "SystemExit of a forked child becomes a traceback about the parent's ledger",
-        "K4",
     ),
 )

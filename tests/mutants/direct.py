@@ -29,7 +29,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if frames > 1 << 40:",
         (f"{_WIRE_TEST}::test_a_message_that_is_too_long_is_refused_before_there_is_memory_for_it",),
         "a client makes a bookie allocate 8 GiB",
-        rule="L5",
     ),
     Mutant(
         "the direct lane reads on while its stream is paused",
@@ -38,7 +37,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        wanted = not self.stream.closing and not self._waits\n",
         (f"{_SERVER_TEST}::test_a_stream_that_is_paused_is_not_read",),
         "a client fills the bookie's memory",
-        rule="L5",
     ),
     Mutant(
         "a long message is received whether or not there is room",
@@ -47,7 +45,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            pass\n",
         (f"{_SERVER_TEST}::test_long_messages_have_so_much_room_and_those_that_stand_still_make_place",),
         "clients fill the bookie's memory faster than anybody looks",
-        rule="L5",
     ),
     Mutant(
         "an entry that was cut out of a long frame is not checked",
@@ -56,7 +53,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if len(payload) != self._ends[high - 1] - start:\n",
         (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
         "a bookie sends what its disk has made of an entry, and does not note the damage",
-        "S5",
     ),
     Mutant(
         "the columns of a long frame are not checked",
@@ -65,7 +61,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
         "a damaged length gives an entry's bytes to its neighbour",
-        "S5",
     ),
     Mutant(
         "a long frame of another place is cut",
@@ -74,7 +69,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         (f"{_CUTS_TEST}::test_a_frame_of_another_place_is_not_cut",),
         "a write that went astray is served",
-        "S5",
     ),
     Mutant(
         "frames of ended sessions are counted",
@@ -84,6 +78,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if session in self._listeners:\n",
         ("tests/transport/lane/test_streams.py::test_frames_of_ended_sessions_hold_up_nobody",),
         "256 frames that nobody wants any more stop all ledgers on the way to a bookie",
-        rule="P1",
     ),
 )

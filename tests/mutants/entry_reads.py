@@ -26,7 +26,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "event.first == event.last and",
         (f"{_TEST}any_other_read_goes_the_ordinary_way",),
         "a recovery reads from a bookie that still takes the old writer's adds",
-        rule="MUST3",
     ),
     Mutant(
         "a read of parts of one entry is answered with the entry",
@@ -70,7 +69,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not requests.has_room():",
         (f"{_TEST}no_read_passes_another_that_waits_for_its_turn",),
         "a client that asks for ranges waits for ever behind one that asks for entries",
-        rule="L3",
     ),
     Mutant(
         "reads in one step ignore the bound on requests",
@@ -87,7 +85,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return len(self._by_id)",
         (f"{_TEST}after_a_failed_sync_and_of_a_deleted_ledger_nothing_is_answered",),
         "a bookie whose disk failed goes on",
-        rule="S6",
     ),
     Mutant(
         "the weight of a stream's answers is not bounded",
@@ -136,7 +133,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if ledgers is None:\n            return\n",
         (f"{_INDEX_TEST}the_greatest_lac_follows_the_segments",),
         "a bookie tells a LAC for which it has no evidence",
-        rule="P5",
     ),
     Mutant(
         "a remembered LAC hides that of a new segment",
@@ -153,16 +149,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (f"{_INDEX_TEST}the_greatest_lac_follows_the_segments",),
         "a bookie tells a LAC for which it has no evidence",
-        rule="P5",
-    ),
-    Mutant(
-        "a segment that was given up is read at once",
-        _READER,
-        " or place.run_of >= 0 or place.generation in self._given_up:",
-        " or place.run_of >= 0:",
-        (),
-        "a read of a segment that was given back returns what was written there since",
-        equivalent="give_up() closes the segment's file, and a segment without an open file is not read at once",
     ),
     Mutant(
         "a small frame of another ledger is sent",
@@ -171,7 +157,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "check_stored_frame(data, place, self._incarnation)\n                is_this",
         (f"{_CUTS_TEST}every_byte_of_a_small_frame_is_checked_before_it_is_read_at_once",),
         "a wrong index makes a bookie send another ledger's entry",
-        rule="S5",
     ),
     Mutant(
         "a small frame is sent unchecked",
@@ -180,7 +165,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                import bk_core.entries.frame as f\n\n                header = f.parse_header(data)\n",
         (f"{_CUTS_TEST}every_byte_of_a_small_frame_is_checked_before_it_is_read_at_once",),
         "a flipped bit on a disk reaches clients, who must find it",
-        rule="S5",
     ),
     Mutant(
         "a small frame of other entries is sent",
@@ -234,7 +218,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_bookie_that_gives_no_good_answer_is_not_believed_and_another_is_asked",
         ),
         "a client believes what a bookie made up",
-        rule="P4",
     ),
     Mutant(
         "the digest of a lone entry covers another ledger length",

@@ -19,7 +19,6 @@ STREAMS = (
         "        detaches, self._detaches = self._detaches, []\n",
         (LANE + "detach_leaves_behind_the_last_frame",),
         "frames that a closing writer has sent are refused",
-        "L4",
     ),
     Mutant(
         "an ended session is not let go of",
@@ -28,7 +27,6 @@ STREAMS = (
         "",
         (LANE + "ended_session_is_told_once_and_its_frames_are_dropped",),
         "frames of a session that was refused go on to the bookie",
-        "P1",
     ),
     Mutant(
         "more acks than frames are believed",
@@ -37,7 +35,6 @@ STREAMS = (
         "            if False:\n",
         (LANE + "acks_of_frames_that_were_never_sent_end_the_stream",),
         "entries that no bookie has are confirmed",
-        "P1",
     ),
 )
 
@@ -49,7 +46,6 @@ CLIENT = (
         "",
         (AHEAD + "what_is_under_way_is_bounded_in_bytes",),
         "a task reads more ahead than it has memory for",
-        "K5",
     ),
     Mutant(
         "batches wait without a bound",
@@ -58,7 +54,6 @@ CLIENT = (
         "asyncio.Queue()",
         (AHEAD + "a_slow_consumer_holds_the_readers_back",),
         "a slow consumer fills the memory",
-        "K5",
     ),
 )
 
@@ -70,7 +65,6 @@ SERVER = (
         "                return\n",
         ("tests/bookie_server/identity/test_availability.py::test_bookie_ends_when_another_directory_took_its_id",),
         "two processes answer for one bookie",
-        "S8",
     ),
 )
 

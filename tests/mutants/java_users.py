@@ -26,7 +26,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            lane.forcing = None\n",
         RESENT,
         "a bookie that crashed counts with entries that it forgot",
-        "P12",
     ),
     Mutant(
         "the answer to a force of an earlier session counts",
@@ -35,7 +34,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if lane.forcing is not None:\n",
         RESENT,
         "a bookie that crashed counts with entries that it forgot",
-        "P12",
     ),
     Mutant(
         "a force covers what was acked since it was sent",
@@ -44,7 +42,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            lane.durable, lane.forcing = lane.watermark, None\n",
         (WORLD + "a_force_covers_what_was_acked_when_it_was_sent",),
         "an entry is confirmed that is on no disk",
-        "P12",
     ),
     Mutant(
         "acks move the LAC of a writer with deferred syncs",
@@ -53,7 +50,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "[lane.watermark for lane in self.lanes]",
         ACKS_TELL,
         "an entry is confirmed that is on no disk",
-        "P12",
     ),
     Mutant(
         "a force over another connection than the session's counts",
@@ -62,7 +58,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if False:\n",
         ("tests/transport/test_bookie_rpc_link.py::test_a_force_needs_the_session_that_it_speaks_of",),
         "a bookie that restarted counts with entries that it forgot",
-        "P12",
     ),
     Mutant(
         "what is not forced fills the window for ever",
@@ -71,7 +66,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if False:\n",
         (OVER_SOCKETS + "the_window_bounds_what_is_not_forced",),
         "a writer that never forces takes the memory of all others",
-        "P3",
     ),
     Mutant(
         "an entry above a gap is taken",
@@ -80,7 +74,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if entry_id < self.next_id:\n",
         (IDS + "entries_are_confirmed_in_the_order_of_their_ids",),
         "entries get other ids than the caller gave",
-        "MUST1",
     ),
     Mutant(
         "racks do not count when a place is filled",
@@ -89,7 +82,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            return bookie in avoid, 0, 0\n",
         ("tests/protocol/test_placement.py::test_striped_write_sets_span_two_racks_around_the_ring",),
         "all copies of every fourth entry stand in one rack",
-        "P13",
     ),
     Mutant(
         "a spare is taken wherever it stands",
@@ -98,7 +90,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if True:\n        for index, bookie",
         ("tests/protocol/test_placement.py::test_the_spare_restores_the_racks",),
         "after a bookie was lost all copies stand in one rack",
-        "P13",
     ),
     Mutant(
         "enforced racks are not enforced",
@@ -107,7 +98,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n",
         ("tests/protocol/test_placement.py::test_too_few_racks_are_refused_where_they_are_enforced",),
         "ledgers lie in one rack though that was forbidden",
-        "P13",
     ),
     Mutant(
         "free space is not bounded",
@@ -116,6 +106,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "max(weights.get(bookie, middle), 1)",
         ("tests/protocol/test_placement.py::test_more_free_space_is_chosen_more_often_and_no_bookie_always",),
         "the new bookie gets every ledger",
-        "P14",
     ),
 )

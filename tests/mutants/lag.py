@@ -24,7 +24,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         tests=(f"{_CONTRACT}::test_ledger_made_a_moment_ago_exists_through_a_server_that_lags[memory]",),
         breaks="a ledger that a task closed a moment ago is denied, and the job fails for good",
-        rule="M5",
     ),
     Mutant(
         name="lag-second-look-without-a-sync-before-it",
@@ -38,7 +37,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         tests=(f"{_CONTRACT}::test_bookie_its_cookie_and_its_record_of_a_moment_ago_are_known[memory]",),
         breaks="a bookie that starts is told that it never was",
-        rule="M5",
     ),
     Mutant(
         name="lag-missing-stat-is-believed",
@@ -50,7 +48,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_CONTRACT}::test_log_made_a_moment_ago_can_be_watched_written_and_deleted[memory]",),
         breaks="a page cannot be made in a log that was created a moment ago",
-        rule="M5",
     ),
     Mutant(
         name="lag-watch-of-nothing-is-believed",
@@ -62,7 +59,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_CONTRACT}::test_time_and_watch_of_a_ledger_made_a_moment_ago_can_be_had[memory]",),
         breaks="a tail of a ledger that exists ends with: there is no such ledger",
-        rule="M5",
     ),
     Mutant(
         name="lag-watch-that-was-once-of-nothing-stays-so",
@@ -71,7 +67,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            return False\n",
         tests=(f"{_CONTRACT}::test_ledger_that_was_absent_can_be_watched_once_it_exists[memory]",),
         breaks="who asked too early for a ledger or log can never watch it",
-        rule="M5",
     ),
     Mutant(
         name="lag-fresh-record-is-any-record",
@@ -82,7 +77,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_CONTRACT}::test_ledger_closed_a_moment_ago_is_not_reported_open_to_who_asks_for_a_fresh_record[memory]",
         ),
         breaks="a ledger that was closed is reported open, and its publish refused",
-        rule="M5",
     ),
     Mutant(
         name="lag-sync-asks-nobody",
@@ -91,7 +85,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        self._check_usable()\n",
         tests=(f"{_CONTRACT}::test_sync_shows_what_was_done_before_it[ensemble]",),
         breaks="every sync of the product is none; one server hides it",
-        rule="M5",
     ),
     Mutant(
         name="lag-publish-checks-records-that-may-be-old",
@@ -100,7 +93,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        metadata = store.read_ledger(ledger_id).value\n",
         tests=(f"{_LOGS}::test_ledger_that_was_closed_a_moment_ago_passes_the_check_of_a_publish",),
         breaks="a job fails after all of its rows were written",
-        rule="M5",
     ),
     Mutant(
         name="lag-change-of-a-log-begins-with-any-head",
@@ -109,7 +101,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="sync=bool(self._doubts))",
         tests=("tests/logs/test_changes.py", "tests/logs/test_fan_out.py"),
         breaks="a publish is refused because of a leader that ended, or a version that was published since",
-        rule="M5",
     ),
     Mutant(
         name="lag-change-asks-nobody-before-it-reads-heads",
@@ -120,7 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_LOGS}::test_logs_that_are_changed_are_read_behind_one_sync",),
         breaks="a write into logs fails because of a leader that ended before it began",
-        rule="M5",
     ),
     Mutant(
         name="lag-log-is-read-by-any-head",
@@ -131,7 +121,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="""        found""",
         tests=(f"{_LOGS}::test_what_another_client_published_a_moment_ago_is_there_for_every_way_of_reading",),
         breaks="who was told that rows are published reads the log without them",
-        rule="M5",
     ),
     Mutant(
         name="lag-takeover-begins-with-any-head",
@@ -140,7 +129,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            found = self._store.read()\n",
         tests=(f"{_LOGS}::test_takeover_begins_with_the_head_as_it_is",),
         breaks="a takeover fences leaders of the past first, and loses its race against the present one",
-        rule="M5",
     ),
     Mutant(
         name="lag-ledger-is-opened-by-any-record",
@@ -149,7 +137,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            return await asyncio.to_thread(self.store.read_ledger, ledger_id)\n",
         tests=(f"{_CLIENT}::test_ledger_that_was_closed_a_moment_ago_is_read_to_its_last_entry",),
         breaks="a ledger that was closed is read to its LAC, without its last entries",
-        rule="M5",
     ),
     Mutant(
         name="lag-too-few-bookies-are-believed",
@@ -161,7 +148,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         tests=(f"{_CLIENT}::test_bookies_that_registered_a_moment_ago_are_enough_for_a_ledger",),
         breaks="the first ledger after the start of the bookies fails",
-        rule="M5",
     ),
     Mutant(
         name="lag-spare-is-looked-for-in-any-list",
@@ -170,7 +156,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        await asyncio.sleep(0)  # rarely needed",
         tests=(f"{_CLIENT}::test_bookie_that_registered_a_moment_ago_takes_the_place_of_one_that_failed",),
         breaks="a writer fails for want of a bookie that had come back",
-        rule="M5",
     ),
     Mutant(
         name="lag-entries-that-are-denied-are-looked-for-where-they-were",
@@ -179,7 +164,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_CLIENT}::test_entries_whose_copies_moved_a_moment_ago_are_found_at_their_new_place",),
         breaks="entries whose copies were moved are reported lost",
-        rule="M5",
     ),
     Mutant(
         name="lag-refresh-takes-any-record",
@@ -188,7 +172,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="[ev.ReadMetadata()]",
         tests=(f"{_CLIENT}::test_who_asks_how_far_a_ledger_is_confirmed_hears_that_it_was_closed",),
         breaks="refresh_lac does not notice that the ledger was closed",
-        rule="M5",
     ),
     Mutant(
         name="lag-bookie-starts-by-any-record-of-itself",
@@ -200,7 +183,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_older_copy_of_a_directory_is_refused_though_the_server_knows_of_no_newer_one",
         ),
         breaks="a restored snapshot passes for the newest and denies what it acknowledged since",
-        rule="S8",
     ),
     Mutant(
         name="lag-plan-of-a-batch-begins-without-a-sync",
@@ -209,7 +191,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    # the plan",
         tests=(f"{_SPARK}::test_batch_reads_what_was_published_before_it_began",),
         breaks="a job does not read what the job before it wrote",
-        rule="M5",
     ),
     Mutant(
         name="lag-plan-of-a-write-begins-without-a-sync",
@@ -218,7 +199,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    # what is refused",
         tests=(f"{_SPARK}::test_job_is_planned_though_leaders_ended_and_bookies_came_a_moment_ago",),
         breaks="a write is refused because of bookies that have come since",
-        rule="M5",
     ),
     Mutant(
         name="lag-streams-sync-for-every-head",
@@ -227,6 +207,5 @@ MUTANTS: tuple[Mutant, ...] = (
         new="self._log.head()",
         tests=(f"{_SPARK}::test_streams_read_the_heads_of_logs_without_a_sync",),
         breaks="a thousand logs that are followed ask the leader of the metadata store all day",
-        rule="K1",
     ),
 )

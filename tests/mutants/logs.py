@@ -20,7 +20,6 @@ MUTANTS: tuple[Mutant, ...] = (
             self.delete_pages([new.name for new in change.new_pages])""",
         tests=(f"{_STORE}test_pages_of_a_leaders_head_stay_when_its_answer_is_lost",),
         breaks="the head was applied and names pages that are gone: the log cannot be read any more",
-        rule="N4",
     ),
     Mutant(
         name="a log found after a lost answer is taken for ours",
@@ -29,7 +28,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="is_mine = lost is not None",
         tests=(f"{_RECORDS}test_another_log_of_this_name_is_not_taken_for_ours_after_a_lost_answer",),
         breaks="two clients make a log of one name; one goes on with the head of the other's as if it were its own",
-        rule="MUST8",
     ),
     Mutant(
         name="a leader lists a ledger that vacuum has deleted",
@@ -38,7 +36,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=("tests/logs/test_leader_ends.py::test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed",),
         breaks="after a pause of days entries are confirmed into a ledger that no longer exists",
-        rule="N6",
     ),
     Mutant(
         name="vacuum goes by its own clock",
@@ -47,7 +44,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="now_ms = _now_ms()",
         tests=(f"{_UNLINKING}test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then",),
         breaks="a machine whose clock is a week ahead deletes what was unlinked a moment ago",
-        rule="N6",
     ),
     Mutant(
         name="a head does not put on record what it unlinks",
@@ -59,7 +55,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_UNLINKING}test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then",
         ),
         breaks="an old log that is overwritten today loses its ledgers tonight, under running readers",
-        rule="N6",
     ),
     Mutant(
         name="the record of what is unlinked is written beside the head, not with it",
@@ -71,7 +66,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_KEPT}test_a_lost_answer_leaves_head_and_record_both_changed_or_neither",
         ),
         breaks="a refused head leaves a record, whose name the next head then cannot take",
-        rule="N6",
     ),
     Mutant(
         name="a client that is closed under a publish says that nothing was applied",
@@ -80,7 +74,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if isinstance(error, MetadataUnavailableError) and error.outcome is Outcome.UNKNOWN:\n",
         tests=(f"{_STORE}test_a_publish_under_which_the_client_is_closed_does_not_say_that_nothing_was_applied",),
         breaks="a job is told that its publish was not applied, though it was, and its pages are deleted",
-        rule="N4",
     ),
     Mutant(
         name="an error that a sequence is told of passes it by",
@@ -89,7 +82,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                raise\n",
         tests=(f"{_STORE}test_a_publish_whose_answer_is_lost_happens_once",),
         breaks="a publish whose answer is lost fails at once, and nobody looks whether it was applied",
-        rule="N4",
     ),
     Mutant(
         name="the driver writes the heads of several logs one after the other",
@@ -100,7 +92,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/contracts/test_fan_out_contract.py::test_a_rival_in_one_log_is_outlasted_and_both_are_there[memory]",
         ),
         breaks="a write into several logs is in some of them and not in others",
-        rule="K10",
     ),
     Mutant(
         name="a ledger that cannot be recovered is one that does not exist",
@@ -111,7 +102,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/logs/test_sequence_driver.py::test_a_ledger_that_cannot_be_recovered_now_is_not_one_that_does_not_exist",
         ),
         breaks="a ledger that cannot be recovered now is taken for one that was deleted outside the log",
-        rule="N2",
     ),
     Mutant(
         name="a log made after ours was deleted is deleted too",
@@ -120,7 +110,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if lost is not None and stat is None:",
         tests=(f"{_RECORDS}test_a_log_made_after_ours_was_deleted_outlives_a_lost_answer",),
         breaks="the answer of a deletion is lost, somebody makes the log again, and the second try deletes theirs",
-        rule="MUST8",
     ),
     Mutant(
         name="a dry run of vacuum forgets what was unlinked lately",
@@ -129,7 +118,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="young = self.unlinked()[:0]",
         tests=(f"{_UNLINKING}test_what_an_old_log_unlinks_today_is_there_for_the_delay_and_goes_then",),
         breaks="the dry run names ledgers that the vacuum keeps, and somebody deletes them by hand",
-        rule="N6",
     ),
     Mutant(
         name="a page brings a deleted log back",
@@ -142,6 +130,5 @@ MUTANTS: tuple[Mutant, ...] = (
             except NoNodeError as error:""",
         tests=(f"{_RECORDS}test_a_page_of_a_log_that_is_deleted_meanwhile_does_not_bring_it_back",),
         breaks="a publish under which the log is deleted leaves a log with an empty head: its name is lost for good",
-        rule="MUST8",
     ),
 )

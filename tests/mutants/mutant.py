@@ -14,10 +14,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """A mutant. ``old``, which occurs exactly once in ``path``, is replaced by ``new``. One of ``tests`` (pytest's node
-    ids, the cheapest that suffice) must then fail or hang. ``breaks`` says in plain words what a user would lose.
-
-    ``equivalent`` says why no test can find the mutant; such a mutant is listed and not tried.
-    """
+    ids, the cheapest that suffice) must then fail or hang. ``breaks`` says in plain words what a user would lose."""
 
     name: str
     path: str
@@ -25,5 +22,3 @@ class Mutant:
     new: str
     tests: tuple[str, ...]
     breaks: str
-    rule: str = ""
-    equivalent: str = ""

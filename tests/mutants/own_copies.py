@@ -19,7 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if True:\n",
         (f"{_OWN}::test_damage_that_was_found_before_the_record_named_the_bookie_is_marked_once_it_does",),
         "a repair names a bookie whose copy went bad meanwhile, and nobody marks it",
-        "S5",
     ),
     Mutant(
         "what no record gives the bookie is looked at for ever",
@@ -28,7 +27,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if False:\n",
         (f"{_OWN}::test_what_no_record_gives_this_bookie_is_forgotten_in_the_end",),
         "a bookie asks the store for each damaged ledger that left it, every hour until the ledger is deleted",
-        "S5",
     ),
     Mutant(
         "a mark that vanishes is not made again",
@@ -37,7 +35,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if not is_there and not known:\n",
         (f"{_OWN}::test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_back_off",),
         "Apache's worker looks at the first and the last entry, removes the mark, and the hole between them stays",
-        "S8",
     ),
     Mutant(
         "a suspect is forgotten once its mark is there",
@@ -50,7 +47,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         (f"{_OWN}::test_a_mark_that_vanishes_while_the_copy_is_incomplete_is_made_again_with_back_off", _LIMBO),
         "nobody notices that a mark went before the copy was complete",
-        "S8",
     ),
     Mutant(
         "limbo in an open fragment counts as whole",
@@ -59,7 +55,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "gaps = sorted((*absent, *(trailer.unknown if self.last is not None else ())), key=lambda gap: gap.first)",
         (f"{_OWN}::test_only_ids_of_own_write_sets_are_lacking_and_in_an_open_fragment_only_unknown_ones",),
         "an open ledger whose tail a bookie lost is not repaired before a second bookie fails",
-        "D23",
     ),
     Mutant(
         "damage stays a secret of the index",
@@ -68,7 +63,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self._damage.add(place)\n",
         (f"{_SCRUB}::test_ledgers_that_lost_entries_are_suspects_with_their_entries_in_the_log", _DAMAGED),
         "a damaged copy stays damaged until the weekly check of all ledgers",
-        "S5",
     ),
     Mutant(
         "damage is answered as absent",
@@ -77,7 +71,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "\n    # --- the end",
         (f"{_SCRUB}::test_flipped_bit_of_a_frame_is_found_marked_and_told_once_a_pass", _DAMAGED),
         "a recovery takes a damaged entry for one that was never written, and cuts the ledger short",
-        "S5",
     ),
     Mutant(
         "a repair in place comes without the recovery flag",
@@ -86,7 +79,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "mode=AttachMode.WRITE",
         (_LIMBO,),
         "a bookie in limbo refuses every entry that would heal it, for ever",
-        "S4",
     ),
     Mutant(
         "limbo is not looked at after a start",
@@ -95,7 +87,6 @@ MUTANTS: tuple[Mutant, ...] = (
         'found: list[int] = rows["ledger"][(rows["flags"] & KEY_CONFLICT != 0) & ~of_all].tolist()',
         (_LIMBO,),
         "a mark that went before a restart is never made again",
-        "S8",
     ),
     Mutant(
         "explain takes an unknown entry for a denied one",
@@ -104,6 +95,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if len(said) - list(said.values()).count(FOUND) >= needed:\n",
         ("tests/cli/explain/test_ledger_findings.py::test_what_a_recovery_would_decide",),
         "an operator is told that a recovery would end the ledger where acked entries may follow",
-        "MUST4",
     ),
 )

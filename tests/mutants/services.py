@@ -29,7 +29,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            elif session.acked <= frames:",
         (f"{_RPC_TEST}::test_adds_in_flight_are_refused_with_the_reason_and_durable_ones_are_acked",),
         "an acknowledged entry is not on disk",
-        rule="P1",
     ),
     Mutant(
         "Apache's wire: the ack of a lone add is not counted",
@@ -38,7 +37,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (f"{_RPC_TEST}::test_adds_one_at_a_time_are_acked_each_for_itself",),
         "the add behind it is acknowledged before it is on disk",
-        rule="P1",
     ),
     Mutant(
         "Apache's wire: one entry that differs refuses all of its frame",
@@ -47,7 +45,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        rest = []",
         (f"{_RPC_TEST}::test_only_entries_that_differ_from_what_stands_are_refused_and_those_behind_are_taken",),
         "adds are never answered",
-        rule="P6",
     ),
     Mutant(
         "Apache's wire: an unknown entry is called absent",
@@ -56,7 +53,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            statuses[low:high] = int(absent)",
         (f"{_RPC_TEST}::test_unknown_is_neither_absent_nor_there",),
         "a Java client's recovery closes a ledger below an acknowledged entry",
-        rule="MUST4",
     ),
     Mutant(
         "Apache's wire: a bookie in limbo says what its last entry is",
@@ -65,7 +61,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:",
         (f"{_RPC_TEST}::test_a_ledger_in_limbo_denies_nothing",),
         "a Java client's recovery trusts the end that a wiped bookie names",
-        rule="S8",
     ),
     Mutant(
         "Apache's wire: a fence without a key is a plain read",
@@ -74,7 +69,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if False:",
         (f"{_RPC_TEST}::test_a_fence_needs_a_key_and_the_right_one",),
         "another status than Apache's",
-        rule="L2",
     ),
     Mutant(
         "Apache's wire: half a frame is not seen when memory is short",
@@ -83,6 +77,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "            connection.reading_since = math.inf\n",
         (f"{_RPC_SERVER}::test_a_frame_that_never_ends_costs_no_more_than_what_came",),
         "frames that never end take all memory",
-        rule="L5",
     ),
 )

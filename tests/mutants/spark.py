@@ -33,7 +33,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if False:",
         tests=(_CLIENTS + "test_a_client_that_was_closed_is_connected_anew",),
         breaks="after one client broke, every task of this worker fails until Spark replaces it",
-        rule="K4",
     ),
     Mutant(
         name="a kept reader does not learn the addresses of the next plan",
@@ -42,7 +41,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(_KEPT_READER,),
         breaks="a kept worker cannot find bookies that are new or have moved, and asks ZooKeeper for each ledger",
-        rule="K3",
     ),
     Mutant(
         name="clients of other settings are one",
@@ -51,7 +49,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    key = (options.metadata_service_uri, ())\n    return _clients",
         tests=(_CLIENTS + "test_a_client_is_kept_for_each_cluster_and_its_settings",),
         breaks="bookkeeper.* of a second job in the same worker are ignored",
-        rule="K4",
     ),
     # --- writing ---
     Mutant(
@@ -61,7 +58,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(_PLAN + "test_abort_deletes_only_what_was_never_offered_for_publishing",),
         breaks="the ledgers of a publish whose answer was lost: published rows",
-        rule="N4",
     ),
     # --- streams ---
     Mutant(
@@ -71,7 +67,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            self._over = True\n\n    def goes_on",
         tests=(_WATCH + "test_who_waits_for_a_first_look_hears_at_once_that_the_run_is_over",),
         breaks="the JVM waits ten seconds for a client that was closed",
-        rule="K1",
     ),
     Mutant(
         name="followers outlive their run",
@@ -81,6 +76,5 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(_LEFT,),
         breaks="a driver with many queries keeps a watch and a long poll for each that ever ran",
-        rule="K1",
     ),
 )

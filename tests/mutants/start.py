@@ -19,7 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if found is not None and tree.exists(f'{root}/INSTANCEID'):",
         (f"{_ROOT}::test_a_root_that_holds_something_else_is_refused_and_left_as_it_is",),
         "a cluster among the nodes of another program",
-        rule="M1",
     ),
     Mutant(
         "who comes second gives up",
@@ -31,7 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_ROOT}::test_one_who_comes_second_in_the_last_moment_goes_on_with_the_firsts_cluster",
         ),
         "of four bookies that compose starts, three end",
-        rule="M1",
     ),
     Mutant(
         "a bookie whose id was taken over ends as after a signal",
@@ -40,7 +38,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if isinstance(bookie.error, BookieIdentityError):\n        return 0\n",
         (f"{_WIRING}::test_a_bookie_whose_id_was_taken_over_ends_with_that_error",),
         "a supervisor that restarts failures leaves it down, and nobody is told",
-        rule="S8",
     ),
     Mutant(
         "a failed disk looks like a bug",
@@ -49,7 +46,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return EXIT_BUG if isinstance",
         (f"{_WIRING}::test_the_exit_code_tells_why_a_bookie_ended",),
         "the supervisor restarts a bookie on a disk that loses writes",
-        rule="S6",
     ),
     Mutant(
         "the last error counts instead of the first",
@@ -58,7 +54,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.error = error\n",
         (f"{_WIRING}::test_the_first_failure_is_the_reason",),
         "a failed disk that ends other threads too is reported as theirs",
-        rule="S6",
     ),
     Mutant(
         "the store is not told how far the log goes",
@@ -67,7 +62,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "positions=lambda: {},",
         (f"{_AVAILABILITY}::test_store_knows_how_far_the_log_goes",),
         "a restored snapshot serves as if it were whole",
-        rule="S8",
     ),
     Mutant(
         "a registration that is about to go is not waited for",
@@ -76,7 +70,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    deadline = time.monotonic()\n",
         (f"{_REGISTRATION}::test_directory_that_was_moved_is_waited_for_and_then_taken",),
         "a bookie that was moved to another machine does not start until its old session ends",
-        rule="S8",
     ),
     Mutant(
         "a host name that stands for loopback is not noticed",
@@ -85,7 +78,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return bool(found) and not all(",
         (f"{_REGISTRATION}::test_loopback_address_is_not_registered_unless_allowed",),
         "a bookie that only its own machine reaches",
-        rule="E3",
     ),
     Mutant(
         "writable bookies that are no spares are left out",
@@ -94,6 +86,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "            value=writable_in_words(usable, exclude),",
         ("tests/protocol/test_placement.py",),
         '"writable: none" while some are',
-        rule="E1",
     ),
 )

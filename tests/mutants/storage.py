@@ -23,7 +23,6 @@ MUTANTS: tuple[Mutant, ...] = (
         if ledger.trouble""",
         (f"{_MACHINE}::test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds",),
         "a bookie that lost data is never repaired by the recoveries that pass it",
-        "S4",
     ),
     Mutant(
         "limbo refuses a writer as fenced",
@@ -32,7 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
         '            return Reason.FENCED, f"this bookie may',
         (f"{_MACHINE}::test_limbo_is_unknown_where_nothing_is_found_and_takes_no_normal_adds",),
         "a writer that nobody fenced ends, because one of its bookies lost data",
-        "S4",
     ),
     Mutant(
         "a writer is told of the fence that limbo set",
@@ -41,7 +39,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if ledger.trouble not in _TAKES_ADDS and not ledger.fenced:  #",
         (f"{_MACHINE}::test_limbo_refuses_a_writer_as_limbo_although_its_ledger_is_fenced_too",),
         "the same, after a start with --accept-loss",
-        "S4",
     ),
     Mutant(
         "a bookie that lost its data knows no fence of ledgers that were moved away",
@@ -50,7 +47,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "False",
         ("tests/bookie_server/identity/test_loss.py::test_accepted_loss_fences_every_other_ledger_that_ended",),
         "a writer that hung adds to a bookie that forgot the fence, and is told that its entry counts",
-        "S8",
     ),
     Mutant(
         "a dropped copy takes no adds",
@@ -59,7 +55,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "_TAKES_ADDS = (Reason.REASON_NONE,)",
         (f"{_MACHINE}::test_a_dropped_copy_serves_what_is_found_and_takes_all_adds",),
         "a ledger that comes back to a bookie which gave up its copy once cannot be written there",
-        "S4",
     ),
     Mutant(
         "a drop forgets what stands in newer segments",
@@ -68,7 +63,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                pass\n",
         (f"{_STORAGE}/index/test_ledger_table.py::test_a_directory_agrees_with_a_list",),
         "entries that were added after the drop, and acked, are gone",
-        "S4",
     ),
     Mutant(
         "a deletion leaves the bits of its ledger",
@@ -77,7 +71,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        self.drops.pop",
         (f"{_STORAGE}/index/test_index.py::test_deleted_is_sticky_wherever_the_record_stands",),
         "a bookie goes on to list a ledger that is deleted, and to keep a row of it, for ever",
-        "S4",
     ),
     Mutant(
         "groups behind a failed one are written",
@@ -91,7 +84,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         (f"{_ORDERS}::test_what_stands_behind_a_refused_group_is_not_written",),
         "frames that the machine gave up are written, and acks count them for others",
-        "P1",
     ),
     Mutant(
         "frames behind a failed group stay queued",
@@ -103,7 +95,6 @@ MUTANTS: tuple[Mutant, ...] = (
 """,
         (f"{_ENGINE}::test_what_is_given_to_the_log_while_others_hear_of_the_full_disk_fails_with_it",),
         "the same, a moment later",
-        "P1",
     ),
     Mutant(
         "a group is acked after another writer has failed",
@@ -115,7 +106,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_STORAGE}/log/test_segment_log.py::test_a_group_is_not_acked_when_another_writer_of_the_directory_fails_during_its_sync",
         ),
         "an ack on the word of a disk that has just failed a sync",
-        "S6",
     ),
     Mutant(
         "what is written behind a small group is what was written before it",
@@ -127,7 +117,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_small_group_in_blocks_never_written_writes_zeros_for_those_behind_it",
         ),
         "old frames stand behind the end of the log, where a scan looks for lost ones",
-        "S3",
     ),
     Mutant(
         "what a frame has behind its last whole block is not written",
@@ -136,7 +125,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (f"{_STORAGE}/log/test_segment_log.py::test_large_frames_at_a_page_are_written_from_where_they_are",),
         "the end of a frame is that of an older one: a read finds it, and the entry has one copy less",
-        "S5",
     ),
     Mutant(
         "a frame is stamped where it was received",
@@ -146,7 +134,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                buffers += arena[begin : at + BLOCK], frame[BLOCK:whole]\n",
         (f"{_STORAGE}/log/test_segment_log.py::test_large_frames_at_a_page_are_written_from_where_they_are",),
         "who holds the frame too, as a comparison does, sees another one",
-        "P6",
     ),
     Mutant(
         "a large frame is written from wherever it lies",
@@ -155,7 +142,6 @@ MUTANTS: tuple[Mutant, ...] = (
         " and isinstance(frame, memoryview):",
         (f"{_STORAGE}/log/test_segment_log.py::test_large_frames_at_a_page_are_written_from_where_they_are",),
         "the disk refuses it, and the segment goes through the page cache from then on",
-        "S11",
     ),
     Mutant(
         "what a short write left is written at its place once more",
@@ -164,7 +150,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            while",
         (f"{_STORAGE}/disk/test_files.py::test_a_short_write_is_continued",),
         "a group is overwritten by its own end",
-        "S6",
     ),
     Mutant(
         "what a short write left of a buffer is skipped",
@@ -176,7 +161,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_buffers_are_written_one_behind_the_other_wherever_a_write_is_cut_short",
         ),
         "a group lacks a part of itself",
-        "S6",
     ),
     Mutant(
         "a group has no greatest size",
@@ -185,7 +169,6 @@ MUTANTS: tuple[Mutant, ...] = (
         " + position + size > last_block:",
         (f"{_STORAGE}/bytes/test_segment.py::test_no_group_is_larger_than_the_largest",),
         "a group that does not fit into the memory it is put together in, nor into what a scan reads of a torn one",
-        "S3",
     ),
     Mutant(
         "a group takes the block of the last idle group",
@@ -194,7 +177,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "False, segment_bytes\n",
         (f"{_STORAGE}/bytes/test_segment.py::test_the_last_block_of_a_segment_is_left_to_its_last_idle_group",),
         "a full segment whose end is never on record: a flipped bit in its last group is taken for a tail",
-        "S3",
     ),
     Mutant(
         "a start after a loss of all segments begins at generation 1",
@@ -206,7 +188,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_what_is_written_after_all_segments_were_lost_is_not_taken_for_recycled_by_the_next_start",
         ),
         "what is written after the loss is recycled by the next start",
-        "S4",
     ),
     Mutant(
         "copies wait until no frame is queued",
@@ -215,7 +196,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         (f"{_ORDERS}::test_copies_take_turns_with_groups_of_which_there_is_always_one",),
         "compaction starves under load, and the disk fills up",
-        "S4",
     ),
     Mutant(
         "an offline check removes what a start would",
@@ -227,7 +207,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/sim/test_offline_check.py",
         ),
         "a look at a directory changes it",
-        "S8",
     ),
     Mutant(
         "an offline check starts as if for the first time",
@@ -239,7 +218,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/sim/test_offline_check.py",
         ),
         "a lost segment is not announced",
-        "S8",
     ),
     Mutant(
         "an offline check calls limbo now what a start will put there",
@@ -248,7 +226,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "            _, trouble = index.folded(ledger_id)\n",
         (f"{_STORAGE}/check/test_check.py::test_lost_checkpoint_is_announced_as_limbo",),
         "the operator is told to repair ledgers that are well, before a start that may be avoided",
-        "S8",
     ),
     Mutant(
         "a damaged segment gets a new index",
@@ -257,7 +234,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if scan.above or is_newest or not scan.groups:\n",
         (f"{_STORAGE}/check/test_check.py::test_index_of_a_damaged_segment_is_never_repaired",),
         "--repair hides lost entries: they are denied from then on",
-        "S3",
     ),
     Mutant(
         "an index beside a drained segment of another size tells of a loss",
@@ -266,7 +242,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    stale = set[int]()\n",
         (f"{_STORAGE}/start/test_lost_segments.py::test_an_index_beside_a_drained_segment_goes_and_tells_of_no_loss",),
         "a healthy directory reports damage after the operator changed the size of segments",
-        "S3",
     ),
     Mutant(
         "blocks that the disk refused at the start are given back",
@@ -277,7 +252,6 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/sim/test_refused_reads.py::test_a_refused_block_behind_the_end_of_the_log_says_nothing_and_is_left_alone",
         ),
         "zeros where a disk that reads again would have shown what was there",
-        "S3",
     ),
     Mutant(
         "a refused block of the last group is torn",
@@ -286,6 +260,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if self._end_is_known:\n",
         ("tests/sim/test_refused_reads.py",),
         "an acknowledged group is taken for never written",
-        "S3",
     ),
 )

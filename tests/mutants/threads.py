@@ -19,7 +19,6 @@ COMMITTER = (
         "speed.took_s >= speed.fast_s:\n                return False\n",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "an append waits until something else happens on the bookie",
-        "S10",
     ),
     Mutant(
         "a commit on the loop overtakes a group that the loop has not heard of",
@@ -31,7 +30,6 @@ COMMITTER = (
             "test_groups_of_the_thread_and_of_the_loop_are_told_in_their_order",
         ),
         "frames are acknowledged that are not on disk, and the index names wrong places",
-        "P1",
     ),
     Mutant(
         "the position is not recorded after commits on the loop",
@@ -43,7 +41,6 @@ COMMITTER = (
             "test_the_position_is_recorded_after_the_last_commit_on_the_loop",
         ),
         "damage at the end of the log is taken for a torn tail: an acked entry is denied",
-        "S3",
     ),
     Mutant(
         "whether there is work is looked up before the lock",
@@ -55,7 +52,6 @@ COMMITTER = (
         "        with self._wake:\n            while True:\n                work = None",
         (ORDERS + "what_is_put_while_the_thread_falls_asleep_is_committed",),
         "a wake-up is lost: an append waits for ever",
-        "S10",
     ),
     Mutant(
         "a refused group does not halt the thread",
@@ -64,7 +60,6 @@ COMMITTER = (
         "        except BookKeeperError as error:\n            self._post",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
         "a group behind a refused one is written although the machine gave it up: ids and answers shift",
-        "P1",
     ),
     Mutant(
         "queued frames outlive the failure that ends them",
@@ -73,7 +68,6 @@ COMMITTER = (
         "            self._is_halted = not resume\n",
         (ORDERS + "what_stands_behind_a_refused_group_is_not_written",),
         "a group that the machine has given up is written and taken for the next one",
-        "P1",
     ),
     Mutant(
         "a final failure lets the thread go on",
@@ -82,7 +76,6 @@ COMMITTER = (
         "            self._is_halted = False\n",
         (ORDERS + "nothing_is_written_or_told_behind_a_failed_sync",),
         "a bookie whose disk failed reports failures again and again instead of one end",
-        "S6",
     ),
     Mutant(
         "the answer is posted before the sync",
@@ -100,7 +93,6 @@ COMMITTER = (
         "                self._writer.write(group)\n",
         BOOKIE,
         "what was acked is lost with the power",
-        "S3",
     ),
     Mutant(
         "the position is not recorded when it gets quiet",
@@ -109,7 +101,6 @@ COMMITTER = (
         "self._wake.wait(None)",
         (ORDERS + "the_position_is_on_record_soon_after_the_last_group",),
         "damage at the end of the log is taken for a torn tail: an acked entry is denied",
-        "S3",
     ),
     Mutant(
         "a stop does not record the position",
@@ -118,7 +109,6 @@ COMMITTER = (
         "            pass\n",
         (ORDERS + "a_stop_commits_what_was_put_before_it_and_records_the_position",),
         "damage at the end of the log is taken for a torn tail: an acked entry is denied",
-        "S3",
     ),
     Mutant(
         "a reserve group is tried once only",
@@ -128,7 +118,6 @@ COMMITTER = (
         "        except DataDirectoryError:\n            raise\n",
         ("tests/bookie_server/engine/test_committer.py",),
         "a full bookie cannot be fenced: no ledger on it can be recovered",
-        "S7",
     ),
     Mutant(
         "an unforeseen error ends the commit thread in silence",
@@ -137,7 +126,6 @@ COMMITTER = (
         "",
         (ORDERS + "an_error_that_nobody_foresaw_is_told_and_ends_all_acks",),
         "a bookie that commits nothing any more stays in the list of writable ones",
-        "S6",
     ),
     Mutant(
         "a failure of another writer during the sync is overlooked",
@@ -146,7 +134,6 @@ COMMITTER = (
         "",
         (ORDERS + "a_group_during_whose_sync_another_writer_of_the_directory_fails_is_not_told_durable",),
         "the bookie acks on a directory whose disk has failed",
-        "S6",
     ),
 )
 
@@ -158,7 +145,6 @@ ENGINE = (
         "        self._answer(",
         BOOKIE,
         "the machine fails on an answer to what it has given up",
-        "S6",
     ),
     Mutant(
         "a burst is committed although others wait to be read",
@@ -167,7 +153,6 @@ ENGINE = (
         "        alone = True\n",
         (ENGINES + "a_burst_is_one_group_at_its_end_or_in_the_next_turn_if_more_came_in_this_one",),
         "each of many clients waits for a sync of its own",
-        "S10",
     ),
     Mutant(
         "a second thread tells of the same failure",
@@ -176,7 +161,6 @@ ENGINE = (
         "",
         BOOKIE,
         "the bookie ends twice, and the second reason hides the first",
-        "S6",
     ),
     Mutant(
         "queued frames are dropped after the machine has heard",
@@ -188,7 +172,6 @@ ENGINE = (
         "        if not final:\n            self._logs[number].committer.drop(resume=True)\n",
         ("tests/bookie_server/engine/test_engine.py", *BOOKIE),
         "frames that the machine gives the log as soon as it hears of the full disk vanish unanswered",
-        "P1",
     ),
     Mutant(
         "the other logs go on after a failed sync",
@@ -197,7 +180,6 @@ ENGINE = (
         "        if final:\n            self._logs[number].committer.drop(resume=False)\n",
         (ENGINES + "what_waits_for_the_other_directory_is_not_written_after_a_failed_sync",),
         "a bookie that ends goes on writing what it has given up",
-        "S6",
     ),
 )
 
@@ -209,7 +191,6 @@ DRIVER = (
         "self._reader.release(generation, for_good=True)",
         BOOKIE,
         "a segment is used again while a read has it open",
-        "S5",
     ),
     Mutant(
         "the log is closed before maintenance has ended",
@@ -218,7 +199,6 @@ DRIVER = (
         "        try:\n            self._log.close()\n",
         BOOKIE,
         "a stop leaves a thread behind that writes to the next process's directory",
-        "S10",
     ),
 )
 
@@ -232,7 +212,6 @@ MAINTENANCE = (
             "tests/bookie_server/engine/test_maintenance_thread.py::test_a_disk_that_fails_under_the_thread_is_told_once_though_nobody_appends",
         ),
         "a bookie whose disk failed stays writable until the next group",
-        "S6",
     ),
 )
 
@@ -244,7 +223,6 @@ HOP = (
         "",
         ("tests/bookie_server/engine/test_maintenance_thread.py",),
         "the index changes behind the back of a thread that gave up waiting",
-        "S10",
     ),
 )
 

@@ -16,7 +16,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if lac > self._lac:\n",
         tests=(f"{_TESTS}search_in_the_background_is_given_up_when_the_lac_moves",),
         breaks="the last message of a topic is shown a settle time late, and busy topics are searched",
-        rule="P15",
     ),
     Mutant(
         name="end-of-the-ledger-before",
@@ -25,7 +24,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if self._ledger_id is None:",
         tests=(f"{_TESTS}end_of_one_ledger_says_nothing_of_the_next",),
         breaks="entries of the next ledger are read that no ack quorum has",
-        rule="P15",
     ),
     Mutant(
         name="search-that-failed-is-the-last",
@@ -37,7 +35,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_TESTS}failed_search_in_the_background_is_repeated",
         ),
         breaks="after one failure a tail never shows the last message of an idle topic",
-        rule="P15",
     ),
     Mutant(
         name="available-now-ends-at-the-lac",
@@ -46,7 +43,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        settles = False\n",
         tests=("tests/spark/topics/test_quorum.py::test_available_now_waits_for_the_end_once",),
         breaks="runs with trigger(availableNow=True) never read the last message of an idle topic",
-        rule="P15",
     ),
     Mutant(
         name="read-that-ends-earlier-waits",

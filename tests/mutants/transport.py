@@ -18,7 +18,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n        raise",
         (FORK,),
         "a child fails after seven seconds with a misleading error, or dies by a signal",
-        "K4",
     ),
     Mutant(
         "a child of a child may connect",
@@ -27,7 +26,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "_used, False",
         (FORK,),
         "as above, for those who fork twice",
-        "K4",
     ),
     Mutant(
         "a forked child frees what its parent's gRPC made",
@@ -36,6 +34,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if False:\n        for thing",
         (FORK,),
         "a child hangs or crashes when it collects garbage or ends",
-        "K4",
     ),
 )

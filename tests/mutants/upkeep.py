@@ -18,7 +18,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                return int(time.time() * 1000)\n",
         (f"{_WORKER_TEST}test_retention_goes_by_the_stores_clock",),
         "a host whose clock is a year ahead trims what the retention keeps",
-        "N6",
     ),
     Mutant(
         "what runs unattended deletes at once",
@@ -27,6 +26,5 @@ MUTANTS: tuple[Mutant, ...] = (
         '            ("delete_delay_ms", 0),\n',
         (f"{_PLAN_TEST}test_delay_of_what_runs_unattended_cannot_be_shortened",),
         "ledgers go under running readers and jobs",
-        "N6",
     ),
 )

@@ -22,7 +22,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="options",
         tests=(f"{_BOUNDS}mute_and_gone_hosts_before_the_one_that_serves_leave_time_for_it",),
         breaks="one host that is gone outlasts the deadline of every call",
-        rule="M5",
     ),
     Mutant(
         name="greet-as-long-as-kazoo-likes",
@@ -31,7 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if False:",
         tests=(f"{_BOUNDS}server_that_is_mute_once_while_we_connect_is_asked_again",),
         breaks="a server that is starting fails every call of the first ten seconds",
-        rule="M5",
     ),
     Mutant(
         name="attempt-longer-than-a-session-survives",
@@ -40,7 +38,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return max(timeout_s / 4, _ATTEMPT_MIN_S)",
         tests=(f"{_BOUNDS}bookie_keeps_its_session_and_registration_past_a_mute_server",),
         breaks="a bookie loses its registration to one mute server",
-        rule="M5",
     ),
     Mutant(
         name="silent-connection-is-waited-for",
@@ -49,7 +46,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                pass\n",
         tests=(f"{_BOUNDS}connection_that_went_silent_costs_a_read_a_third_of_its_deadline",),
         breaks="a firewall that forgot a connection costs a read its whole deadline",
-        rule="M5",
     ),
     Mutant(
         name="slow-answer-breaks-the-connection",
@@ -58,7 +54,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_BOUNDS}read_behind_many_slow_answers_does_not_break_the_connection",),
         breaks="a busy server is taken for a dead one, and every write under way is unknown",
-        rule="M5",
     ),
     Mutant(
         name="reads-queue-up-without-a-connection",
@@ -67,7 +62,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            self._check_usable()\n",
         tests=(f"{_BOUNDS}many_reads_during_an_outage_end_at_their_deadline",),
         breaks="planning hangs for as long as ZooKeeper is away, whatever its deadline",
-        rule="M5",
     ),
     Mutant(
         name="dead-connection-thread-stays-dead",
@@ -76,7 +70,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            pass\n\n    def _revive",
         tests=(f"{_BOUNDS}session_whose_thread_dies_again_and_again_is_made_again",),
         breaks="a client that once had no free file descriptor never reaches ZooKeeper again",
-        rule="M5",
     ),
     Mutant(
         name="revived-once-only",
@@ -85,7 +78,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                pass\n\n    def close",
         tests=(f"{_BOUNDS}session_whose_new_beginning_fails_is_tried_again",),
         breaks="a client whose new beginning failed once stays broken for ever",
-        rule="M5",
     ),
     Mutant(
         name="registers-again-once-only",
@@ -94,7 +86,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_CONTRACT}bookies_contract.py::test_bookie_that_could_not_register_again_tries_until_it_can",),
         breaks="one failed registration after a lost session hides a bookie for good",
-        rule="M3",
     ),
     Mutant(
         name="registers-again-unless-surprised",
@@ -103,7 +94,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new='        except OSError:\n            logger.exception("a bookie could not',
         tests=(f"{_CONTRACT}bookies_contract.py::test_bookie_that_could_not_register_again_tries_until_it_can",),
         breaks="an error that nobody foresaw hides a bookie for good",
-        rule="M3",
     ),
     Mutant(
         name="second-retry-of-registering-is-forgotten",
@@ -112,7 +102,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        self._register_again()\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_bookie_that_could_not_register_again_tries_until_it_can",),
         breaks="two failed registrations after a lost session hide a bookie for good",
-        rule="M3",
     ),
     Mutant(
         name="session-lost-while-registering",
@@ -122,7 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         tests=(f"{_CONTRACT}bookies_contract.py::test_session_lost_while_registering_does_not_leave_the_bookie_out",),
         breaks="a bookie whose session ended while it registered goes when that session does",
-        rule="M3",
     ),
     Mutant(
         name="node-of-a-dead-session-taken-for-ours",
@@ -134,7 +122,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_CONTRACT}bookies_contract.py::test_restarted_bookie_replaces_the_node_its_killed_process_left",
         ),
         breaks="a restarted bookie vanishes when the session of its killed process ends",
-        rule="M3",
     ),
     Mutant(
         name="lost-registration-is-not-looked-at",
@@ -143,7 +130,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                raise error\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_moving_to_read_only_survives_lost_answers",),
         breaks="a bookie's start or move fails of one lost answer",
-        rule="MUST8",
     ),
     Mutant(
         name="unanswered-look-at-a-log-says-not-applied",
@@ -155,7 +141,6 @@ MUTANTS: tuple[Mutant, ...] = (
             f"{_CONTRACT}logs_contract.py::test_log_whose_lost_answer_cannot_be_looked_at_is_unknown",
         ),
         breaks="a write that was made is reported as not applied",
-        rule="MUST8",
     ),
     Mutant(
         name="unanswered-second-try-says-not-applied",
@@ -164,7 +149,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    if error.outcome is Outcome.NOT_APPLIED:",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_whose_lost_answer_cannot_be_looked_at_is_unknown",),
         breaks="a ledger or cookie that was made is reported as not applied",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-creation-is-not-looked-at",
@@ -173,7 +157,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                raise error\n",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_of_given_id_survives_a_lost_answer",),
         breaks="one lost answer fails a job whose ledger was made",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-deletion-found-gone-is-an-error",
@@ -182,7 +165,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                raise\n",
         tests=(f"{_CONTRACT}contract.py::test_deleting_survives_a_lost_answer",),
         breaks="a deletion that was made is reported as: there is no such ledger",
-        rule="MUST8",
     ),
     Mutant(
         name="unanswered-write-said-not-applied",
@@ -191,7 +173,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="KazooTimeoutError) as error:\n            raise self._unavailable(path, Outcome.NOT_APPLIED)",
         tests=("tests/metadata/test_zookeeper_session.py::test_silent_server_ends_a_write_at_its_deadline_as_unknown",),
         breaks="a close that was applied is reported as not applied",
-        rule="MUST8",
     ),
     Mutant(
         name="new-session-forgets-registrations",
@@ -200,7 +181,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if state is SessionState.LOST and self._registered:\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_bookie_registers_again_after_its_session_was_lost",),
         breaks="a bookie whose session expired is invisible until it is restarted",
-        rule="M3",
     ),
     Mutant(
         name="lost-sequence-number-fails-the-ledger",
@@ -209,7 +189,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="raise\n                lost = error",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),
         breaks="one lost answer fails a job before its ledger is made",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-record-is-made-under-another-id",
@@ -218,7 +197,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                first_loss(None, error)\n",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_together_with_its_id_survives_a_lost_answer",),
         breaks="one lost answer leaves a ledger that nobody knows of, open for ever",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-folder-fails-the-record",
@@ -227,7 +205,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        except NoNodeError:\n            if last_try:\n",
         tests=(f"{_CONTRACT}contract.py::test_creating_a_ledger_survives_a_lost_answer_of_each_of_its_writes",),
         breaks="one lost answer while a folder is made fails the ledger",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-set-of-a-cookie-is-not-looked-at",
@@ -236,7 +213,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if True:\n",
         tests=(f"{_CONTRACT}bookies_contract.py::test_cookie_with_a_lost_answer_is_written_or_unknown",),
         breaks="one lost answer fails a bookie's start",
-        rule="MUST8",
     ),
     Mutant(
         name="lost-mark-is-not-made-again",
@@ -245,7 +221,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                raise error\n",
         tests=(f"{_CONTRACT}marks_contract.py::test_marking_survives_a_lost_answer",),
         breaks="a ledger that lacks copies is left unmarked by one lost answer",
-        rule="P8",
     ),
     Mutant(
         name="mark-is-removed-whatever-its-version",
@@ -254,7 +229,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="Delete(path)",
         tests=(f"{_CONTRACT}recovery_contract.py::test_mark_is_removed_only_in_the_version_that_was_repaired",),
         breaks="a copy that went missing during a repair is never repaired",
-        rule="P8",
     ),
     Mutant(
         name="mark-is-removed-without-the-lock",
@@ -263,6 +237,5 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if stat is None:\n",
         tests=(f"{_CONTRACT}recovery_contract.py::test_mark_made_again_is_not_removed_by_who_lost_the_lock",),
         breaks="a slow worker removes a mark that was made after another's repair",
-        rule="P8",
     ),
 )
