@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds which functions of our client's process take the time of a measurement, on the caller's thread and on the
-loop's. Also counts calls, a number that no clock and no other program changes."""
+loop's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import cProfile
 import pstats
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
-from typing import Self
 
 from bk_core.blocking import BookKeeper
 
 LINES = 25
-OURS = tuple(f"{Path(__file__).parents[2] / package}/" for package in ("bk_core", "bookie_server"))
 
 
 def profile(name: str, run: Callable[[], object], bookkeeper: BookKeeper) -> None:
@@ -39,25 +35,3 @@ def profile(name: str, run: Callable[[], object], bookkeeper: BookKeeper) -> Non
         if taken.getstats():
             print(f"\n{name}: the {who}'s thread", file=sys.stderr)
             pstats.Stats(taken, stream=sys.stderr).strip_dirs().sort_stats("tottime").print_stats(LINES)
-
-
-class Calls:
-    """Counts calls on this thread within the block: those of our functions, and those that they make to C."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._is_ours: dict[str, bool] = {}
-
-    def __enter__(self) -> Self:
-        self._before = sys.getprofile()
-        sys.setprofile(self._look)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._before)
-
-    def _look(self, frame: FrameType, event: str, _: object) -> None:
-        if event in ("call", "c_call"):
-            path = frame.f_code.co_filename
-            if self._is_ours.setdefault(path, path.startswith(OURS)):
-                self.count += 1

@@ -30,9 +30,8 @@ import socket
 import sys
 import threading
 import tracemalloc
-import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -46,7 +45,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester, ledger_key
 from bk_core.entries.frame import encode_one
 from bk_core.memory.slots import Slots
-from bk_core.metadata import open_store
+from bk_core.metadata.port import MetadataStore
 from bk_core.model import BOOKIE_RPC, DIRECT, DigestType
 from bk_core.transport.caller import Caller
 from bk_core.transport.lanes import LaneTransport
@@ -57,7 +56,7 @@ from bookie_server.main import Bookie
 from bookie_server.storage.disk.files import Files, Handle
 from tests.kit import bookie_requests
 from tests.kit.direct_client import HEAD
-from tests.kit.lanes import bookie_config
+from tests.kit.lanes import lane_port, running_bookie
 from tests.kit.memory_cluster import memory_cluster
 
 ROOT = str(Path(__file__).parents[2])
@@ -134,15 +133,9 @@ async def measured(count: Callable[[], tuple[int, int]], work: Callable[[], Awai
 
 async def frames_there_and_back(path: Path, count: Callable[[], tuple[int, int]]) -> dict[str, Costs]:
     costs = {"append": Costs(), "read": Costs()}
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
-    store = open_store(uri)
-    instance_id = store.instance_id()
-    config = ClientConfig()
-    transport = LaneTransport(Caller(instance_id, lanes=(DIRECT,)))
     lengths = np.full(ENTRIES, ENTRY_BYTES, dtype=np.uint32)
     payload = memoryview(np.random.default_rng(1).bytes(ENTRIES * ENTRY_BYTES))
-    async with BookKeeper(store, transport, instance_id=instance_id, config=config) as client:
+    async with still_bookie(path) as (_, store), client_of(store) as client:
         writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
 
         async def append() -> None:
@@ -161,8 +154,18 @@ async def frames_there_and_back(path: Path, count: Callable[[], tuple[int, int]]
 
             await measured(count, read, costs["read"])
         await reader.close()
-    await bookie.stop()
     return costs
+
+
+def still_bookie(path: Path) -> AbstractAsyncContextManager[tuple[Bookie, MetadataStore]]:
+    """Run a bookie that does nothing by itself."""
+    return running_bookie(path, scrub_bytes_per_s=1)
+
+
+def client_of(store: MetadataStore) -> BookKeeper:
+    instance_id = store.instance_id()
+    transport = LaneTransport(Caller(instance_id, lanes=(DIRECT,)))
+    return BookKeeper(store, transport, instance_id=instance_id, config=ClientConfig())
 
 
 @contextmanager
@@ -211,9 +214,9 @@ def test_a_frame_takes_no_more_calls(way: str, costs: dict[str, Costs]) -> None:
 # --- one add at a time ---
 
 
-def calls_here(ours: tuple[str, ...] = OURS) -> tuple[Callable[[], None], Callable[[], int]]:
-    """Return two functions. The first begins to count calls of the functions in these folders, and from them to C, on
-    the thread that calls it. The second returns the count so far."""
+@contextmanager
+def calls_here(ours: tuple[str, ...] = OURS) -> Iterator[Callable[[], int]]:
+    """Count calls of the functions in these folders, and from them to C, on this thread."""
     calls = itertools.count()
     is_ours: dict[str, bool] = {}
 
@@ -223,7 +226,12 @@ def calls_here(ours: tuple[str, ...] = OURS) -> tuple[Callable[[], None], Callab
             if is_ours.setdefault(name, name.startswith(ours)):
                 next(calls)
 
-    return lambda: sys.setprofile(look), lambda: int(repr(calls)[6:-1])
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield lambda: int(repr(calls)[6:-1])
+    finally:
+        sys.setprofile(before)
 
 
 def rpc_adds(version: int) -> Iterator[bytes]:
@@ -231,9 +239,12 @@ def rpc_adds(version: int) -> Iterator[bytes]:
         yield bookie_requests.add(version, k, (LEDGER, k), bookie_requests.entry(LEDGER, k, PAYLOAD, lac=k - 1))
 
 
-def direct_adds(bookie: Bookie, instance_id: str, payload: bytes = PAYLOAD) -> Iterator[bytes]:
+def hello_to(bookie: Bookie, store: MetadataStore) -> lane_pb2.Hello:
+    return lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=store.instance_id())
+
+
+def direct_adds(hello: lane_pb2.Hello, payload: bytes = PAYLOAD) -> Iterator[bytes]:
     """Yield the messages of a client. The only answer to the first one is that to its hello."""
-    hello = lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=instance_id)
     attach = lane_pb2.Attach(session=1, ledger_id=LEDGER, ledger_key=ledger_key(b"pw"), mode=lane_pb2.WRITE)
     rest = lane_pb2.AddRequest(hello=hello, attach=[attach]).SerializeToString()
     yield preamble("Add") + HEAD.pack(0, len(rest)) + rest
@@ -257,22 +268,13 @@ def fewest_calls(port: int, adds: Iterator[bytes], counted: Callable[[], int]) -
 
 
 async def single_adds(path: Path, way: str) -> float:
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
-    assert bookie._engine is not None
-    bookie._engine.logs[0].committer.speed.fast_s = math.inf  # this disk is fast, however busy the machine is
-    ports = {service.endpoint("").protocol: service.port for service in bookie._services}
-    begin, counted = calls_here()
-    store = open_store(uri)
-    adds = direct_adds(bookie, store.instance_id()) if way == "direct" else rpc_adds(int(way[1]))
-    before = sys.getprofile()
-    begin()
-    try:
-        return await asyncio.to_thread(fewest_calls, ports[DIRECT if way == "direct" else BOOKIE_RPC], adds, counted)
-    finally:
-        sys.setprofile(before)
-        await bookie.stop()
-        store.close()
+    async with still_bookie(path) as (bookie, store):
+        assert bookie._engine is not None
+        bookie._engine.logs[0].committer.speed.fast_s = math.inf  # this disk is fast, however busy the machine is
+        adds = direct_adds(hello_to(bookie, store)) if way == "direct" else rpc_adds(int(way[1]))
+        port = lane_port(bookie, DIRECT if way == "direct" else BOOKIE_RPC)
+        with calls_here() as counted:
+            return await asyncio.to_thread(fewest_calls, port, adds, counted)
 
 
 @pytest.mark.parametrize("way", SINGLE_ADDS)
@@ -317,29 +319,19 @@ def fewest_calls_of_reads(port: int, hello: lane_pb2.Hello, at_once: int, counte
 
 
 async def single_reads(path: Path, at_once: int) -> float:
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
-    port = next(service.port for service in bookie._services if service.endpoint("").protocol == DIRECT)
-    begin, counted = calls_here()
-    store = open_store(uri)
-    hello = lane_pb2.Hello(version_min=1, version_max=1, bookie_id=bookie.bookie_id, instance_id=store.instance_id())
-    adds = itertools.islice(direct_adds(bookie, store.instance_id(), bytes(ENTRY_BYTES)), READS + 1)
+    async with still_bookie(path) as (bookie, store):
+        port, hello = lane_port(bookie, DIRECT), hello_to(bookie, store)
+        adds = itertools.islice(direct_adds(hello, bytes(ENTRY_BYTES)), READS + 1)
 
-    def fill() -> None:
-        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as there:
-            for add in adds:
-                there.sendall(add)
-                assert there.recv(4096)
+        def fill() -> None:
+            with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as there:
+                for add in adds:
+                    there.sendall(add)
+                    assert there.recv(4096)
 
-    before = sys.getprofile()
-    try:
         await asyncio.to_thread(fill)
-        begin()
-        return await asyncio.to_thread(fewest_calls_of_reads, port, hello, at_once, counted)
-    finally:
-        sys.setprofile(before)
-        await bookie.stop()
-        store.close()
+        with calls_here() as counted:
+            return await asyncio.to_thread(fewest_calls_of_reads, port, hello, at_once, counted)
 
 
 @pytest.mark.parametrize("at_once", SINGLE_READS)
@@ -349,12 +341,9 @@ def test_a_single_read_takes_no_more_calls(at_once: int, tmp_path: Path) -> None
     assert calls <= SINGLE_READS[at_once] * GROWTH
 
 
-async def reads_of_a_client(uri: str) -> float:
+async def reads_of_a_client(store: MetadataStore) -> float:
     """Return the fewest calls of a client for one read, out of several runs that read the same entries."""
-    store = open_store(uri)
-    instance_id = store.instance_id()
-    transport = LaneTransport(Caller(instance_id, lanes=(DIRECT,)))
-    async with BookKeeper(store, transport, instance_id=instance_id, config=ClientConfig()) as client:
+    async with client_of(store) as client:
         writer = await client.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
         for _ in range(READS):
             await writer.append(bytes(ENTRY_BYTES))
@@ -365,27 +354,19 @@ async def reads_of_a_client(uri: str) -> float:
             async for batch in reader.read(entry_id, entry_id):
                 assert len(batch) == 1
 
-        begin, counted = calls_here((f"{ROOT}/bk_core/",))
-        found, before = [], sys.getprofile()
-        begin()
-        try:
+        found = []
+        with calls_here((f"{ROOT}/bk_core/",)) as counted:
             for _ in range(RUNS):
                 so_far = counted()
                 await asyncio.gather(*map(read, range(READS)))
                 found.append((counted() - so_far) / READS)
-        finally:
-            sys.setprofile(before)
         await reader.close()
     return min(found)
 
 
 async def reads_from_a_bookie(path: Path) -> float:
-    uri = f"memory://{uuid.uuid4().hex}"
-    bookie = await Bookie.start(bookie_config(path, uri, scrub_bytes_per_s=1), open_store(uri), init_cluster=True)
-    try:
-        return await asyncio.to_thread(lambda: asyncio.run(reads_of_a_client(uri)))
-    finally:
-        await bookie.stop()
+    async with still_bookie(path) as (_, store):
+        return await asyncio.to_thread(lambda: asyncio.run(reads_of_a_client(store)))
 
 
 def test_a_single_read_takes_a_client_no_more_calls(tmp_path: Path) -> None:
@@ -406,18 +387,14 @@ async def appends_to_many_ledgers() -> float:
             for _ in range(ADDS_OF_A_RUN):
                 await writer.append(PAYLOAD)
 
-        begin, counted = calls_here((f"{ROOT}/bk_core/client/", f"{ROOT}/bk_core/protocol/"))
-        found, before = [], sys.getprofile()
-        begin()
-        try:
+        found = []
+        with calls_here((f"{ROOT}/bk_core/client/", f"{ROOT}/bk_core/protocol/")) as counted:
             for _ in range(20):  # on a busy machine a run takes longer, and timers fire meanwhile
                 so_far = counted()
                 await asyncio.gather(*map(appends, writers))
                 found.append((counted() - so_far) / (len(writers) * ADDS_OF_A_RUN))
                 if found[-1] <= MANY_LEDGERS * GROWTH:
                     break
-        finally:
-            sys.setprofile(before)
         await asyncio.gather(*(writer.close() for writer in writers))
     return min(found)
 
