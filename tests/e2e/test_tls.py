@@ -37,7 +37,7 @@ def test_a_ledger_is_written_lost_a_bookie_recovered_and_read_over_each_lane(
         ledger.append(b"before")
         lost = next(each for each in secure.bookies if each.bookie_id in ledger.metadata.fragments[0].ensemble)
         lost.kill()
-        request.addfinalizer(secure.heal)
+        request.addfinalizer(secure.start)
         for entry in entries[250:]:
             ledger.append_nowait(entry)
         ledger.append(b"after")

@@ -75,6 +75,8 @@ APACHE_WAITS: Mapping[str, object] = {
 class ApacheBookie:
     """One bookie, made by :class:`ApacheCluster`. Its directory outlives stops and kills."""
 
+    is_ours = False
+
     def __init__(self, cluster: ApacheCluster, host: JavaProgram, conf_path: Path, port: int) -> None:
         self._cluster, self._host, self.conf_path, self.port = cluster, host, conf_path, port
         self.bookie_id = ""  # known once the bookie has started

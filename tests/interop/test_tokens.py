@@ -50,7 +50,7 @@ def _conf(cluster: TlsCluster, token: Path | None) -> dict[str, object]:
 
 @pytest.mark.parametrize("version", [MAIN, *(pytest.param(each, marks=pytest.mark.thorough) for each in VERSIONS[1:])])
 def test_apaches_client_shows_a_token_and_works_on_our_bookies(ours: TlsCluster, version: str, tmp_path: Path) -> None:
-    uri = f"zk+hierarchical://{ours.zookeeper_plain}/ledgers"
+    uri = f"zk+hierarchical://{ours.zookeeper.connect_string}/ledgers"
     token = _token(ours, tmp_path / "java", "java")
     with PeerClient(toolchain(version), tmp_path / "client.log") as peer:
         for wire in (3, 2):
@@ -68,7 +68,7 @@ def test_apaches_client_shows_a_token_and_works_on_our_bookies(ours: TlsCluster,
 
 
 def test_apaches_client_without_a_good_token_is_refused(ours: TlsCluster, peer: PeerClient, tmp_path: Path) -> None:
-    uri = f"zk+hierarchical://{ours.zookeeper_plain}/ledgers"
+    uri = f"zk+hierarchical://{ours.zookeeper.connect_string}/ledgers"
     bad = {
         "none": None,
         "expired": _token(ours, tmp_path / "expired", "java", age_s=9000),

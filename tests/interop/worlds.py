@@ -7,12 +7,11 @@ import contextlib
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 from bk_cli.local.cluster import BookieProcess
 from bk_cli.local.cluster_layout import free_bookie_ports
@@ -23,97 +22,28 @@ from tests.interop.peer_client import PeerClient
 from tests.interop.peers import ApacheBookie, ApacheCluster
 from tests.interop.secured import Secured
 from tests.kit.certificates import java_settings
-
-READY_S = 60.0
-_POLL_S = 0.05
+from tests.kit.process_cluster import wait_ready
 
 
-class AnyBookie(Protocol):
-    """A bookie of either kind."""
-
-    bookie_id: str
-    is_ours: bool
-
-    def kill(self) -> None:
-        """End the process with ``kill -9``."""
-
-    def pause(self) -> None:
-        """Stop the process with SIGSTOP."""
-
-    def resume(self) -> None:
-        """Continue the process with SIGCONT."""
-
-    def start(self) -> None:
-        """Start the bookie again after a kill, and wait until it serves."""
-
-    @property
-    def log_path(self) -> Path: ...
-
-
-class OurBookie:
+class OurBookie(BookieProcess):
     """A bookie of ours as a process."""
 
     is_ours = True
 
-    def __init__(self, process: BookieProcess) -> None:
-        self._process, self.bookie_id = process, process.bookie_id
-
-    @property
-    def log_path(self) -> Path:
-        return self._process.log_path
-
-    def kill(self) -> None:
-        self._process.kill()
-
     def pause(self) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGSTOP)
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def submit_start(self) -> None:
-        self._process.start()
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGCONT)
 
     def start(self) -> None:
-        self._process.start()
-        self.wait_ready()
-
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_S
-        while not self._process.is_ready:
-            if not self._process.is_running or time.monotonic() > deadline:
-                raise KitError("our bookie does not start", value=str(self.log_path))
-            time.sleep(_POLL_S)
-
-    def close(self) -> None:
-        self._process.kill()
+        super().start()
+        wait_ready([self])
 
 
-class TheirBookie:
-    """A bookie of Apache's in a JVM of its own."""
-
-    is_ours = False
-
-    def __init__(self, bookie: ApacheBookie) -> None:
-        self._bookie, self.bookie_id = bookie, bookie.bookie_id
-
-    @property
-    def log_path(self) -> Path:
-        return self._bookie.log_path
-
-    def kill(self) -> None:
-        self._bookie.kill()
-
-    def pause(self) -> None:
-        self._bookie.pause()
-
-    def resume(self) -> None:
-        self._bookie.resume()
-
-    def start(self) -> None:
-        self._bookie.start()
+AnyBookie: TypeAlias = OurBookie | ApacheBookie
 
 
 class MixedCluster:
@@ -125,7 +55,7 @@ class MixedCluster:
     ) -> None:
         self.path, self.uri, self.secured = path, "", secured
         self.ours: list[OurBookie] = []
-        self.theirs: list[TheirBookie] = []
+        self.theirs: list[ApacheBookie] = []
         self._stack = contextlib.ExitStack()
         self._peers: dict[str, PeerClient] = {}
         path.mkdir(parents=True, exist_ok=True)
@@ -140,11 +70,12 @@ class MixedCluster:
                 secured.give_roles(self.uri)
             conf = None if secured is None else secured.apaches()
             self.ours = [self._our_bookie(number) for number in range(1, ours + 1)]
-            with ThreadPoolExecutor(max_workers=len(hosts)) as threads:
+            with ThreadPoolExecutor() as threads:
+                starts = [threads.submit(bookie.start) for bookie in self.ours]
                 for (bookie,) in threads.map(lambda host: host.start(1, conf), hosts):
-                    self.theirs.append(TheirBookie(bookie))
-            for ours_ in self.ours:
-                ours_.wait_ready()
+                    self.theirs.append(bookie)
+                for start in starts:
+                    start.result()
         except BaseException:
             self.close()
             raise
@@ -173,9 +104,8 @@ class MixedCluster:
     def _our_bookie(self, number: int) -> OurBookie:
         (port,) = free_bookie_ports(1)
         settings = None if self.secured is None else self.secured.ours()
-        bookie = OurBookie(BookieProcess(number, self.path / f"bookie-{number}", port, self.uri, settings))
-        self._stack.callback(bookie.close)
-        bookie.submit_start()
+        bookie = OurBookie(number, self.path / f"bookie-{number}", port, self.uri, settings)
+        self._stack.callback(bookie.kill)
         return bookie
 
     def close(self) -> None:

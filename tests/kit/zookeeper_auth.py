@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
-from bk_cli.local.children import free_ports
-from bk_cli.local.cluster import PORTS_ABOVE, BookieProcess
 from tests.kit.certificates import Authority, Files
+from tests.kit.process_cluster import ProcessCluster
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
 _SUPER_DIGEST = "super:R7b+rMjaJVqR9ILnttxHgMzs9E4="
@@ -51,56 +48,18 @@ def credentials(path: Path, *lines: str) -> str:
     return str(path)
 
 
-class AuthCluster:
-    """Real bookies on a ZooKeeper that authenticates its clients; a context manager. ``paths`` has the file of
-    credentials of each SASL user."""
+class AuthCluster(ProcessCluster):
+    """Real bookies on a ZooKeeper that authenticates its clients. ``paths`` has the file of credentials of each SASL
+    user."""
 
     def __init__(self, path: Path, users: Mapping[str, str], bookies: int, settings: Mapping[str, object]) -> None:
-        self.path = path
-        self.zookeeper = AuthZooKeeper(Authority(path / "pki").issue("zookeeper", hosts=("127.0.0.1",)), users)
+        zookeeper = AuthZooKeeper(Authority(path / "pki").issue("zookeeper", hosts=("127.0.0.1",)), users)
+        super().__init__(path, zookeeper, bookies, settings)
         self.paths = {name: credentials(path / f"{name}.auth", f"sasl:{name}:{users[name]}") for name in users}
-        self._count, self._settings = bookies, settings
-        self.bookies: list[BookieProcess] = []
-        self.uri = ""
-
-    def __enter__(self) -> Self:
-        self.zookeeper.start(self.path / "zookeeper")
-        self.uri = f"zk://{self.zookeeper.connect_string}/ledgers"
-        try:
-            for number, port in enumerate(free_ports(self._count, above=PORTS_ABOVE), 1):
-                bookie = BookieProcess(number, self.path / f"bookie-{number}", port, self.uri, self._settings)
-                self.bookies.append(bookie)
-                bookie.start()
-            self.wait()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def wait(self) -> None:
-        """Wait until every bookie that was started serves."""
-        deadline = time.monotonic() + 60
-        for bookie in self.bookies:
-            while not bookie.is_ready:
-                assert bookie.is_running, bookie.log_path.read_text()
-                assert time.monotonic() < deadline, "the bookies are not ready in time"
-                time.sleep(0.05)
 
     def restart(self, settings: Mapping[str, object]) -> None:
         """Restart every bookie, one after the other, with other settings."""
         for bookie in self.bookies:
-            bookie.terminate()
             bookie.stop()
             bookie.configure(settings)
-            bookie.start()
-            self.wait()
-
-    def stop(self) -> None:
-        for bookie in self.bookies:
-            bookie.terminate()
-        for bookie in self.bookies:
-            bookie.stop()
-        self.zookeeper.stop()
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
+            self.start()

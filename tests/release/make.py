@@ -16,7 +16,7 @@ from pathlib import Path
 
 import bk_core
 from tests.release import contents, conversation, formats
-from tests.release.cluster import ReleaseCluster, identity_of, kept, pack, unpack, znodes
+from tests.release.cluster import identity_of, kept, pack, release_cluster, unpack, znodes
 from tests.spark.sessions import ClassicSpark
 
 
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         made.mkdir()
         make(folder / "first", made)
         unpack(made / "files.tar.xz", folder / "again")
-        with ReleaseCluster(folder / "again") as cluster:
+        with release_cluster(folder / "again") as cluster:
             bookie = cluster.bookies[0]
             ledger = json.loads((made / "kept.json").read_text())["ledgers"]["wide"]["id"]
             asked = list(conversation.requests(identity_of(bookie.data_dir), ledger))
@@ -52,22 +52,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def make(folder: Path, target: Path) -> None:
     folder.mkdir()
-    with ReleaseCluster(folder) as cluster:
+    with release_cluster(folder) as cluster:
 
         def kill() -> str:
             cluster.bookies[0].kill()
             return identity_of(cluster.bookies[0].data_dir)
 
-        def start() -> None:
-            cluster.bookies[0].start()
-            cluster.wait_ready()
-
-        made = contents.fill(cluster.uri, kill, start)
+        made = contents.fill(cluster.uri, kill, cluster.start)
         spark = ClassicSpark(folder / "spark")
         contents.fill_by_spark(cluster.uri, spark.session(), str(folder / "checkpoint"))
         spark.stop()
         cluster.bookies[1].kill()  # its unsealed end is as a crash leaves it
-        codes = [bookie.stop() for bookie in cluster.bookies]
+        codes = cluster.stop_bookies()
         assert codes[0] == codes[2] == codes[3] == 0, codes
         (target / "znodes.json").write_text(json.dumps(znodes(cluster.uri), indent=0, sort_keys=True) + "\n")
     (target / "kept.json").write_text(json.dumps(made.as_json(), indent=1) + "\n")

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.process_cluster import ProcessCluster
 from tests.release import contents, conversation
-from tests.release.cluster import ROOT, ReleaseCluster, identity_of, kept, unpack, znodes
+from tests.release.cluster import ROOT, identity_of, kept, release_cluster, unpack, znodes
 from tests.release.test_formats import RELEASES, formats_of, written_in
 
 pytestmark = [pytest.mark.e2e, pytest.mark.zookeeper, pytest.mark.long, pytest.mark.timeout(300)]
@@ -26,9 +27,9 @@ def release(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def cluster(release: str, tmp_path: Path) -> Iterator[ReleaseCluster]:
+def cluster(release: str, tmp_path: Path) -> Iterator[ProcessCluster]:
     unpack(kept(release) / "files.tar.xz", tmp_path)
-    with ReleaseCluster(tmp_path) as running:
+    with release_cluster(tmp_path) as running:
         yield running
 
 
@@ -38,7 +39,7 @@ def kept_of(release: str) -> dict[str, Any]:
 
 
 def test_all_is_there_after_an_upgrade_writers_go_on_and_what_they_write_can_be_rolled_back(
-    release: str, cluster: ReleaseCluster
+    release: str, cluster: ProcessCluster
 ) -> None:
     made = kept_of(release)
     contents.check(cluster.uri, made)
@@ -49,12 +50,12 @@ def test_all_is_there_after_an_upgrade_writers_go_on_and_what_they_write_can_be_
     nodes = znodes(cluster.uri)
     assert cluster.stop_bookies() == [0, 0, 0, 0]
     understood = formats_of(release)["versions"]
-    written = set(written_in(cluster.folder, nodes))
+    written = set(written_in(cluster.path, nodes))
     assert len({name for name, _ in written}) >= 14
     assert {(name, version) for name, version in written if understood[name] != version} == set()
 
 
-def test_the_same_bytes_get_the_same_answers(release: str, cluster: ReleaseCluster) -> None:
+def test_the_same_bytes_get_the_same_answers(release: str, cluster: ProcessCluster) -> None:
     """What a client of the release says on the direct lane, word for word, and what its bookie answered."""
     said = conversation.load(kept(release))
     bookie = cluster.bookies[0]
@@ -71,9 +72,9 @@ def test_the_same_bytes_get_the_same_answers(release: str, cluster: ReleaseClust
 
 
 @pytest.mark.spark
-def test_a_query_of_spark_goes_on_from_the_kept_checkpoint(release: str, cluster: ReleaseCluster) -> None:
+def test_a_query_of_spark_goes_on_from_the_kept_checkpoint(release: str, cluster: ProcessCluster) -> None:
     made = kept_of(release)
-    command = [sys.executable, "-m", "tests.release.continue_query", cluster.uri, str(cluster.folder / "checkpoint")]
+    command = [sys.executable, "-m", "tests.release.continue_query", cluster.uri, str(cluster.path / "checkpoint")]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     contents.check(cluster.uri, made, copied=40)
