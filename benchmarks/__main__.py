@@ -144,7 +144,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted; what was written is removed")
         return 130
-    found = {group: records_of(group, names, results) for group, names in parts.items()}
+    found = {group: results.of(group, names) for group, names in parts.items()}
     if not options.json:
         show(found, conditions)
     if options.page:
@@ -173,13 +173,8 @@ def measure_group(
             failed = lacking.pop(0)
             results.failed.append(failed)
             console.print(f"{failed} failed: {type(error).__name__}: {error}", markup=False, soft_wrap=True)
-    for record in records_of(group, names, results) if options.json else ():
+    for record in results.of(group, names) if options.json else ():
         print(json.dumps(record), flush=True)
-
-
-def records_of(group: str, names: Collection[str], results: Results) -> list[Record]:
-    """Return the records of these parts of the group."""
-    return results.of(group, names)
 
 
 def show(found: Mapping[str, list[Record]], conditions: Conditions) -> None:

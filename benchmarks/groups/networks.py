@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.groups.read import into_page_cache
 from benchmarks.measurement import Measurement, Peer, Prepare
-from benchmarks.networks.bookies import Place
 from benchmarks.networks.network import FAR, LAN, LOSSY, Link, Network
 from benchmarks.peers import apache
 from benchmarks.report.figures import Run
@@ -27,21 +26,24 @@ MEGABYTES = {LAN: 150e6, FAR: 150e6, LOSSY: 50e6}
 three bookies."""
 
 
-def clients_at(world: World, place: Place) -> Any:
-    """Start a process of our clients at ``place``; it ends with the measurement."""
+def opened(world: World, link: Link) -> Any:
+    """Start a process of our client at the end of a cable of this kind, with an open ledger. It ends with the
+    measurement."""
     from tests.interop.java_process import Program
 
-    log_path = world.folder / f"clients-{time.monotonic_ns()}.log"
-    with world.processes.born(CLIENT), place.entered():
+    network, log_path = world.of(Network), world.folder / f"clients-{time.monotonic_ns()}.log"
+    network.use(link)
+    uri = network.bookies.uri
+    with world.processes.born(CLIENT), network.client.entered():
         program = Program("clients", [sys.executable, "-m", "benchmarks.networks.clients"], log_path)
     world.during.enter_context(program)
+    program.call("open", uri=uri, lane=world.lane)
     return program
 
 
 def appended(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        program, count = connected(world, link), world.scaled(MEGABYTES[link] / SIZE / ROWS, BATCHES_IN_FLIGHT)
-        program.call("open", ledgers=1, quorums=[3, 3, 2])
+        program, count = opened(world, link), world.scaled(MEGABYTES[link] / SIZE / ROWS, BATCHES_IN_FLIGHT)
         load = {"count": count, "rows": ROWS, "size": SIZE, "in_flight": BATCHES_IN_FLIGHT}
 
         def run() -> Run:
@@ -55,8 +57,7 @@ def appended(link: Link) -> Prepare:
 
 def single(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        program, count = connected(world, link), world.scaled(SINGLES, 50)
-        program.call("open", ledgers=1, quorums=[3, 3, 2])
+        program, count = opened(world, link), world.scaled(SINGLES, 50)
 
         def run() -> Run:
             done = program.call("single", count=count, size=100, within_s=ANSWER_S)
@@ -69,10 +70,9 @@ def single(link: Link) -> Prepare:
 
 def read(link: Link) -> Prepare:
     def prepare(world: World) -> Callable[[], Run]:
-        program, count = connected(world, link), world.scaled(MEGABYTES[link] / SIZE / ROWS, BATCHES_IN_FLIGHT)
-        program.call("open", ledgers=1, quorums=[3, 3, 2])
+        program, count = opened(world, link), world.scaled(MEGABYTES[link] / SIZE / ROWS, BATCHES_IN_FLIGHT)
         program.call("append", count=count, rows=ROWS, size=SIZE, in_flight=BATCHES_IN_FLIGHT, within_s=ANSWER_S)
-        (ledger_id,) = program.call("close")["ledgers"]
+        ledger_id = program.call("close")["ledger"]
         into_page_cache(world.of(Network).bookies.folder)
 
         def run() -> Run:
@@ -82,14 +82,6 @@ def read(link: Link) -> Prepare:
         return run
 
     return prepare
-
-
-def connected(world: World, link: Link) -> Any:
-    """Start a client of ours at the end of a cable of this kind."""
-    world.of(Network).use(link)
-    uri, program = world.of(Network).bookies.uri, clients_at(world, world.of(Network).client)
-    program.call("connect", uri=uri, lane=world.lane, clients=1, frame_bytes=1 << 20)
-    return program
 
 
 def java_appended(link: Link) -> Prepare:

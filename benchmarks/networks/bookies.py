@@ -3,36 +3,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from bk_cli.local.children import last_lines
-from bk_cli.local.cluster import START_TIMEOUT_S, BookieProcess
+from bk_cli.local.cluster import BookieProcess
 from bk_cli.local.cluster_layout import free_bookie_ports
-from bk_core.errors import NotEnoughBookiesError
+from tests.kit.process_cluster import wait_ready
+
+if TYPE_CHECKING:
+    from benchmarks.networks.network import Namespace
 
 SETTINGS = "unix_socket = false\n"
-POLL_S = 0.05
-
-
-class Place:
-    """A place for a process: the address on which it listens, and the network in which it is started."""
-
-    def __init__(self, host: str = "127.0.0.1") -> None:
-        self.host = host
-
-    def entered(self) -> AbstractContextManager[object]:
-        """Start the processes of the block at this place."""
-        return nullcontext()
 
 
 class PlacedBookie(BookieProcess):
-    """A process of a bookie that is started at a :class:`Place`."""
+    """A process of a bookie in a network of its own."""
 
-    def __init__(self, number: int, data_dir: Path, port: int, uri: str, place: Place, settings: Path) -> None:
+    def __init__(self, number: int, data_dir: Path, port: int, uri: str, place: Namespace, settings: Path) -> None:
         super().__init__(number, data_dir, port, uri)
         self._place, self._settings = place, settings
 
@@ -47,9 +36,9 @@ class PlacedBookie(BookieProcess):
 
 
 class Bookies:
-    """A bookie at each of the places; a context manager that runs them."""
+    """A bookie in each of the networks; a context manager that runs them."""
 
-    def __init__(self, folder: Path, uri: str, places: Sequence[Place]) -> None:
+    def __init__(self, folder: Path, uri: str, places: Sequence[Namespace]) -> None:
         folder.mkdir(parents=True)
         settings = folder / "bookies.toml"
         settings.write_text(SETTINGS, encoding="utf-8")
@@ -67,12 +56,7 @@ class Bookies:
                 bookie.start()
             for bookie in self.bookies:
                 stack.callback(bookie.terminate)  # at the end, all are terminated before the first is waited for
-            deadline = time.monotonic() + START_TIMEOUT_S
-            while waiting := [bookie for bookie in self.bookies if not bookie.is_ready]:
-                if time.monotonic() > deadline or not waiting[0].is_running:
-                    said = last_lines(waiting[0].log_path)
-                    raise NotEnoughBookiesError(f"bookie {waiting[0].number} did not start", value=said)
-                time.sleep(POLL_S)
+            wait_ready(self.bookies)
             self._stack = stack.pop_all()
         return self
 

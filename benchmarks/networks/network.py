@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.networks.bookies import Bookies, Place
+from benchmarks.networks.bookies import Bookies
 from benchmarks.running.processes import APACHES_BOOKIES, APACHES_CLIENT, BOOKIES, ZOOKEEPER
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import BookKeeperError
@@ -55,11 +55,12 @@ class Link:
 LAN, FAR, LOSSY = Link("lan"), Link("far", 1.0), Link("lossy", 1.0, 0.01)
 
 
-class Namespace(Place):
-    """A network of its own. It ends with the last process in it, once ``close`` was called."""
+class Namespace:
+    """A network of its own, with a process at the address ``host``. It ends with the last process in it, once ``close``
+    was called."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"10.77.0.{number}")
+        self.host = f"10.77.0.{number}"
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
             _checked(_libc.unshare(_NEW_NETWORK), "unshare")
@@ -97,7 +98,7 @@ class Network:
         self._world = world
         try:
             self._relay = _compiled(Path(".cache/bench-peers"))
-            self._hub, *self._nodes, self._client = (
+            self._hub, *self._nodes, self.client = (
                 self._namespace(number) for number in (HUB_NUMBER, *range(1, BOOKIE_COUNT + 1), CLIENT_NUMBER)
             )
             with self._hub.entered():
@@ -148,7 +149,7 @@ class Network:
         if link.delay_ms or link.loss:
             self._relayed(link)
         else:
-            self._join(self._client, "client")
+            self._join(self.client, "client")
             self._cable.callback(self._unplug)
         self._link = link
 
@@ -157,14 +158,14 @@ class Network:
             ip("link", "del", "client")
 
     def _relayed(self, link: Link) -> None:
-        ends = [_tap(self._hub, "client"), _tap(self._client, "cable")]
+        ends = [_tap(self._hub, "client"), _tap(self.client, "cable")]
         wait_us, lost = int(link.delay_ms * 500), int(link.loss * 1e6)
         command = [str(self._relay), *map(str, ends), str(wait_us), str(lost)]
         relay = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=ends)
         for end in ends:
             os.close(end)  # the devices end with the relay
         self._cable.callback(_ended, relay)
-        self._plug(self._client, "client")
+        self._plug(self.client, "client")
 
     # --- servers and clients ---
 
@@ -183,11 +184,6 @@ class Network:
         with self._world.processes.born(BOOKIES):
             return self._world.stack.enter_context(Bookies(self._world.folder / "networked", uri, self._nodes))
 
-    @property
-    def client(self) -> Namespace:
-        """The network of the clients."""
-        return self._client
-
     def java(self) -> Java:
         """Return a client of Apache's on Apache's bookies."""
         from benchmarks.peers.apache import Java
@@ -199,7 +195,7 @@ class Network:
         from tests.interop.java_process import FAST, JavaProgram
 
         log_path = self._world.folder / "networked-client.log"
-        with self._world.processes.born(APACHES_CLIENT), self._client.entered():
+        with self._world.processes.born(APACHES_CLIENT), self.client.entered():
             return self._world.stack.enter_context(JavaProgram(self._toolchain, "Bench", log_path, FAST))
 
     @cached_property

@@ -9,73 +9,42 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks.report.figures import Figure
-from benchmarks.spark.world import World, add_arguments, world_of
+from benchmarks.spark.world import World
 from bk_cli.local.lifeline import end_with
 
-
-def rows(size: int, world: World) -> list[Figure]:
-    from benchmarks.spark.rows import ceiling_figures
-
-    return ceiling_figures(size, world)
-
-
-def kafka(size: int, world: World) -> list[Figure]:
-    from benchmarks.spark.rows import kafka_figures
-
-    return kafka_figures(size, world)
-
-
-def typed(world: World) -> list[Figure]:
-    from benchmarks.spark.typed import typed_figures
-
-    return typed_figures(world)
-
-
-def kafka_typed(world: World) -> list[Figure]:
-    from benchmarks.spark.typed import kafka_typed_figures
-
-    return kafka_typed_figures(world)
-
-
-def tasks(world: World) -> list[Figure]:
-    from benchmarks.spark.tasks import task_figures
-
-    return task_figures(world)
-
-
-def tail(world: World) -> list[Figure]:
-    from benchmarks.spark.tail import tail_figures
-
-    return tail_figures(world)
-
-
-MEASURES: dict[str, Callable[[World], list[Figure]]] = {
-    "rows_100b": partial(rows, 100),
-    "rows_1kb": partial(rows, 1_000),
-    "tasks": tasks,
-    "tail": tail,
-    "typed": typed,
-    "kafka_100b": partial(kafka, 100),
-    "kafka_1kb": partial(kafka, 1_000),
-    "kafka_typed": kafka_typed,
+MEASURES: dict[str, tuple[str, str, dict[str, int]]] = {
+    "rows_100b": ("rows", "ceiling_figures", {"size": 100}),
+    "rows_1kb": ("rows", "ceiling_figures", {"size": 1_000}),
+    "tasks": ("tasks", "task_figures", {}),
+    "tail": ("tail", "tail_figures", {}),
+    "typed": ("typed", "typed_figures", {}),
+    "kafka_100b": ("rows", "kafka_figures", {"size": 100}),
+    "kafka_1kb": ("rows", "kafka_figures", {"size": 1_000}),
+    "kafka_typed": ("typed", "kafka_typed_figures", {}),
 }
+"""The module and the function that measure each part, and what the function gets besides the world."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.spark.part")
     parser.add_argument("part", choices=MEASURES)
     parser.add_argument("--to", type=Path, required=True)
-    add_arguments(parser)
-    options = parser.parse_args()
+    parser.add_argument("--uri", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--kafka", default="")
+    parser.add_argument("--lane", default="direct")
+    given = vars(parser.parse_args())
     end_with(sys.stdin.fileno())
-    figures = MEASURES[options.part](world_of(options))
-    options.to.write_text(json.dumps([asdict(figure) for figure in figures]), encoding="utf-8")
+    to = given.pop("to")
+    module, function, more = MEASURES[given.pop("part")]
+    figures = getattr(import_module(f"benchmarks.spark.{module}"), function)(world=World(**given), **more)
+    to.write_text(json.dumps([asdict(figure) for figure in figures]), encoding="utf-8")
     return 0
 
 

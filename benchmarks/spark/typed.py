@@ -70,15 +70,16 @@ class Typed:
         names = columns or tuple(self.frame.columns)
         return self.world.reads(self.spark, codec="arrow", columns=",".join(names)).load(self.log)
 
-    def jobs(self) -> dict[str, Job]:
-        return {
-            "write": self.write,
-            "read": lambda: drop_rows(self.read()),
-            "read_3_columns": lambda: drop_rows(self.read(THREE)),
-        }
-
     def rate(self, job: Job) -> float:
         return self.rows / elapsed(job) / 1e3
+
+
+def jobs_of(rows: Typed | KafkaRows) -> dict[str, Job]:
+    return {
+        "write": rows.write,
+        "read": lambda: drop_rows(rows.read()),
+        "read_3_columns": lambda: drop_rows(rows.read(THREE)),
+    }
 
 
 def typed_figures(world: World) -> list[Figure]:
@@ -90,7 +91,7 @@ def typed_figures(world: World) -> list[Figure]:
         typed.write(typed.log)
         _check_same(typed.read(), typed.frame)
         note = f"local[2], warm, {typed.rows:,} rows of the 20 columns of the flights, codec=arrow"
-        jobs, memory = typed.jobs(), {"read": (), "read_3_columns": THREE}
+        jobs, memory = jobs_of(typed), {"read": (), "read_3_columns": THREE}
         return [
             Figure(
                 f"spark_typed_{name}", UNIT, ours, lane=world.lane, wanted_ratio=OF_MEMORY, peer="memory",
@@ -155,13 +156,6 @@ class KafkaRows:
     def write(self) -> None:
         self.topics.write(self._packed(), self.topics.create())
 
-    def jobs(self) -> dict[str, Job]:
-        return {
-            "write": self.write,
-            "read": lambda: drop_rows(self.read()),
-            "read_3_columns": lambda: drop_rows(self.read(THREE)),
-        }
-
 
 def kafka_typed_figures(world: World) -> list[Figure]:
     """Compare each job with both forms, in turns."""
@@ -174,8 +168,8 @@ def kafka_typed_figures(world: World) -> list[Figure]:
         typed.write(typed.log)
         _check_same(typed.read(), typed.frame)
         topics = Topics(spark, world.kafka, PARTITIONS)
-        peers = {form: KafkaRows(typed, topics, form).jobs() for form in FORMATS}
-        ours = typed.jobs()
+        peers = {form: jobs_of(KafkaRows(typed, topics, form)) for form in FORMATS}
+        ours = jobs_of(typed)
         note = (
             f"local[2], pyspark {pyspark.__version__} on both sides, warm, {typed.rows:,} rows of the 20 columns of "
             "the flights, codec=arrow; three copies, synced"

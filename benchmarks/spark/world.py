@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,25 +54,3 @@ class World:
 def new_log() -> str:
     """Return a name that no log has yet."""
     return f"bench-{uuid4().hex[:8]}"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that :func:`world_of` needs."""
-    parser.add_argument("--uri", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--kafka", default="")
-    parser.add_argument("--lane", default="direct")
-
-
-def world_of(options: argparse.Namespace) -> World:
-    """Return the world that the arguments describe."""
-    return World(
-        uri=options.uri,
-        folder=options.folder,
-        runs=options.runs,
-        scale=options.scale,
-        kafka=options.kafka,
-        lane=options.lane,
-    )

@@ -7,7 +7,6 @@ share is ours/raw, the median of the runs' shares.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,9 +60,6 @@ class StorageFigure(Figure):
             "wanted": self.wanted, "of_raw": self.of_raw, "less_is_better": self.less_is_better, "meets": self.meets,
             "note": self.note, "extra": self.extra,
         }  # fmt: skip
-
-    def as_json(self) -> str:
-        return json.dumps(self.as_record())
 
 
 def row(record: Mapping[str, Any]) -> tuple[str, ...]:

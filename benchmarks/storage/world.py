@@ -39,7 +39,6 @@ class CountingFiles(Files):
     def __init__(self) -> None:
         self.reads = 0
         self.written_bytes = 0
-        self.syncs = 0
 
     def _pread(self, handle: Handle, size: int, offset: int) -> bytes:
         self.reads += 1
@@ -56,10 +55,6 @@ class CountingFiles(Files):
     def _append(self, handle: Handle, data: memoryview) -> None:
         self.written_bytes += len(data)
         super()._append(handle, data)
-
-    def sync_data(self, handle: Handle) -> None:
-        self.syncs += 1
-        super().sync_data(handle)
 
 
 class Ledger:
