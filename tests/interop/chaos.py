@@ -47,7 +47,7 @@ from tests.interop.pattern import Pattern
 from tests.interop.peer_client import Read
 from tests.interop.worlds import MixedCluster, mixed_cluster
 from tests.kit.waiting import until
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 
 T = TypeVar("T")
 OURS, APACHE = 2, (MAIN, SECOND)
@@ -497,18 +497,11 @@ def _again(call: Callable[[], T], within_s: float) -> T:
 # --- many rounds ---
 
 
-class ChaosWorld:
-    def __init__(self, arena: Arena, seed: int) -> None:
-        self._arena, self._seed = arena, seed
-
-    def round(self, number: int) -> Figures:
-        figures = Round(self._arena, self._seed, number).run()
-        if figures.problems:
-            figures.problems.append(f"the plan: {plan_of(self._seed, number)}")
-        return figures
-
-    def finish(self) -> Figures:
-        return Figures()
+def one_round(arena: Arena, seed: int, number: int) -> Figures:
+    figures = Round(arena, seed, number).run()
+    if figures.problems:
+        figures.problems.append(f"the plan: {plan_of(seed, number)}")
+    return figures
 
 
 class ChaosTrial(Trial):
@@ -525,6 +518,6 @@ class ChaosTrial(Trial):
         parser.add_argument("--secure", action="store_true", help="certificates for all, roles on our bookies")
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[ChaosWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         with mixed_cluster(path, ours=OURS, apache=APACHE, secure=self.ask.secure) as cluster:
-            yield ChaosWorld(Arena(cluster), self.ask.seed)
+            yield Rounds(partial(one_round, Arena(cluster), self.ask.seed))

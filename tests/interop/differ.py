@@ -27,7 +27,7 @@ from tests.interop.jars import MAIN, toolchain
 from tests.interop.java_process import FAST
 from tests.interop.peers import ApacheCluster
 from tests.kit import bookie_requests as make
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 
 ANSWERS_S = 10.0
 SETTLE_S = 0.04
@@ -358,18 +358,6 @@ def two_bookies(
             yield bookie.address, ("127.0.0.1", ours.bookies[0].port)
 
 
-class DifferWorld:
-    def __init__(self, pair: Pair, seed: int, operations: int) -> None:
-        self._pair, self._seed, self._operations = pair, seed, operations
-
-    def round(self, epoch: int) -> Figures:
-        """Run one epoch. If there is a difference, print the fewest operations after which it shows again."""
-        return asyncio.run(differ(self._pair, self._operations, self._seed, epoch))
-
-    def finish(self) -> Figures:
-        return Figures()
-
-
 class DifferProof(Trial):
     name = "differ"
     about = "The same random operations to a bookie of Apache's and to one of ours: equal answers, or a listed rule."
@@ -386,6 +374,7 @@ class DifferProof(Trial):
         return figures.rounds if figures.counts["operations"] < self.ask.operations else None
 
     @contextlib.contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[DifferWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         with two_bookies(self.ask.version, path) as both:
-            yield DifferWorld(Pair(*both), self.ask.seed, EPOCH_OPERATIONS)
+            pair = Pair(*both)
+            yield Rounds(lambda epoch: asyncio.run(differ(pair, EPOCH_OPERATIONS, self.ask.seed, epoch)))

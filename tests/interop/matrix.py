@@ -9,26 +9,20 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.interop.cells import Cell, pairwise, possible
 from tests.interop.stories import Matrix
 from tests.interop.worlds import mixed_cluster
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 
 
-class MatrixWorld:
-    def __init__(self, matrix: Matrix) -> None:
-        self._matrix = matrix
-
-    def round(self, cell: Cell) -> Figures:
-        self._matrix.play(cell)
-        row = f"{cell.client}, {cell.wire}, {cell.bookies}"
-        tables = {"client, wire, bookies": Counter({row: 1}), "operation": Counter({cell.operation: 1})}
-        return Figures(1, counts=Counter(passed=1), tables=tables)
-
-    def finish(self) -> Figures:
-        return Figures()
+def played(matrix: Matrix, cell: Cell) -> Figures:
+    matrix.play(cell)
+    row = f"{cell.client}, {cell.wire}, {cell.bookies}"
+    tables = {"client, wire, bookies": Counter({row: 1}), "operation": Counter({cell.operation: 1})}
+    return Figures(1, counts=Counter(passed=1), tables=tables)
 
 
 class MatrixTrial(Trial):
@@ -63,9 +57,9 @@ class MatrixTrial(Trial):
         return [cell for cell in self.cells if any(word in str(cell) for word in words)]
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[MatrixWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         with (
             mixed_cluster(path, ours=Matrix.OURS, apache=Matrix.APACHE) as cluster,
             closing(Matrix(cluster)) as matrix,
         ):
-            yield MatrixWorld(matrix)
+            yield Rounds(partial(played, matrix))

@@ -33,7 +33,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -122,6 +122,14 @@ class World(Protocol):
 
     def finish(self) -> Figures:
         """Make the last checks. It is called only if no round had a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A world of these functions. By default it makes no last checks."""
+
+    round: Callable[[Any], Figures]
+    finish: Callable[[], Figures] = Figures
 
 
 class Trial:

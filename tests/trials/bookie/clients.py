@@ -116,9 +116,17 @@ class Client:
             self._ticks += 1
 
 
-def run(work: Callable[[Client], Coroutine[Any, Any, None]], journal: str, uri: str, seed: str) -> int:
-    """Run one client to its end, and return the exit code. An error that is not one of ours is noted as a bug.
-    BK_TRIAL_DEBUG=1 logs each step."""
+def run(
+    work: Callable[[Client, BookKeeper], Coroutine[Any, Any, None]],
+    journal: str,
+    uri: str,
+    seed: str,
+    *,
+    of: tuple[ClientConfig, str] | None = None,
+    limit_s: float = CALL_LIMIT_S,
+) -> int:
+    """Connect one client, run it to its end, and return the exit code. ``of`` is the configuration and the lanes, which
+    are random by default. An error that is not one of ours is noted as a bug. BK_TRIAL_DEBUG=1 logs each step."""
     level = logging.DEBUG if os.environ.get("BK_TRIAL_DEBUG") else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
 
@@ -127,7 +135,12 @@ def run(work: Callable[[Client], Coroutine[Any, Any, None]], journal: str, uri: 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stop.set)
         ticking = asyncio.create_task(client._tick())
         try:
-            await work(client)
+            if of is not None:
+                client.configure(*of)
+            bookkeeper = await client.connected()
+            if bookkeeper is not None:
+                await work(client, bookkeeper)
+                await client.within("disconnect", bookkeeper.close(), limit_s)
         except (BookKeeperError, Exception) as error:
             client.journal.say("bug", error="".join(traceback.format_exception(error))[-2_000:])
         finally:
@@ -144,10 +157,7 @@ def write(journal: str, uri: str, seed: str, name: str, shape: tuple[int, int, i
     """Create a ledger and append in every way for ``seconds``, or until the ledger fails. Then close the ledger or
     leave it."""
 
-    async def work(client: Client) -> None:
-        bookkeeper = await client.connected()
-        if bookkeeper is None:
-            return
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         e, qw, qa = shape
         creating = bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
         try:
@@ -157,7 +167,6 @@ def write(journal: str, uri: str, seed: str, name: str, shape: tuple[int, int, i
         else:
             client.journal.say("ledger", name=name, ledger=ledger.ledger_id, shape=shape)
             await Writing(client, ledger, name).go(seconds)
-        await client.within("disconnect", bookkeeper.close())
 
     return run(work, journal, uri, seed)
 
@@ -274,12 +283,8 @@ class Writing:
 def tail(journal: str, uri: str, seed: str, ledgers: list[int]) -> int:
     """Follow ledgers until they are closed, without disturbing them."""
 
-    async def work(client: Client) -> None:
-        bookkeeper = await client.connected()
-        if bookkeeper is None:
-            return
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         await asyncio.gather(*(_tail(client, bookkeeper, ledger) for ledger in ledgers))
-        await client.within("disconnect", bookkeeper.close())
 
     return run(work, journal, uri, seed)
 
@@ -350,12 +355,8 @@ def recover(journal: str, uri: str, seed: str, ledgers: list[int], final: bool) 
     """Take ledgers over, several at once, try again until it works, and read them. With ``final`` note their entries as
     the final ones."""
 
-    async def work(client: Client) -> None:
-        bookkeeper = await client.connected()
-        if bookkeeper is None:
-            return
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         await asyncio.gather(*(_recover(client, bookkeeper, ledger, final) for ledger in ledgers))
-        await client.within("disconnect", bookkeeper.close())
 
     return run(work, journal, uri, seed)
 

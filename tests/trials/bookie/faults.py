@@ -8,12 +8,14 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from tests.kit.zookeeper_ensemble import EnsembleServer
 from tests.trials.kit.cluster import Bookie, TrialCluster
 from tests.trials.kit.zookeepers import ZooKeeper, ZooKeepers, for_each
 
 Undo = Callable[[], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,18 @@ def _bookie_fault(kind: str, bookie: Bookie, chance: float) -> Callable[[], Undo
     return lambda: _BOOKIE_FAULTS[kind](bookie, chance)
 
 
-def _cut(bookie: Bookie, chance: float) -> Undo:
-    bookie.proxy.cut()
-    return bookie.proxy.heal
+def _fault(begin: Callable[[T, float], None], end: Callable[[T], None]) -> Callable[[T, float], Undo]:
+    """Return a fault that these calls begin and end."""
+
+    def begun(victim: T, chance: float) -> Undo:
+        begin(victim, chance)
+        return partial(end, victim)
+
+    return begun
 
 
-def _refuse(bookie: Bookie, chance: float) -> Undo:
-    bookie.proxy.refuse()
-    return bookie.proxy.heal
-
-
-def _delay(bookie: Bookie, chance: float) -> Undo:
-    bookie.proxy.delay(0.002 + chance * 0.2)
-    return bookie.proxy.heal
+def _heal(bookie: Bookie) -> None:
+    bookie.proxy.heal()
 
 
 def _stall(requests: bool, answers: bool) -> Callable[[Bookie, float], Undo]:
@@ -77,31 +78,17 @@ def _stall(requests: bool, answers: bool) -> Callable[[Bookie, float], Undo]:
     return begin
 
 
-def _stop(bookie: Bookie, chance: float) -> Undo:
-    bookie.stop()
-    return bookie.resume
-
-
-def _kill(bookie: Bookie, chance: float) -> Undo:
-    bookie.kill()
-    return bookie.start
-
-
-def _partition(bookie: Bookie, chance: float) -> Undo:
-    bookie.partition(away=True)
-    return lambda: bookie.partition(away=False)
-
-
 _BOOKIE_FAULTS: dict[str, Callable[[Bookie, float], Undo]] = {
-    "cut": _cut,
-    "refuse": _refuse,
-    "delay": _delay,
+    "cut": _fault(lambda bookie, _: bookie.proxy.cut(), _heal),
+    "refuse": _fault(lambda bookie, _: bookie.proxy.refuse(), _heal),
+    "delay": _fault(lambda bookie, chance: bookie.proxy.delay(0.002 + chance * 0.2), _heal),
     "requests stall": _stall(True, False),
     "answers stall": _stall(False, True),
     "hang": _stall(True, True),
-    "SIGSTOP": _stop,
-    "SIGKILL": _kill,
-    "partition": _partition,  # chosen only if each bookie has a network of its own
+    "SIGSTOP": _fault(lambda bookie, _: bookie.stop(), Bookie.resume),
+    "SIGKILL": _fault(lambda bookie, _: bookie.kill(), Bookie.start),
+    # chosen only if each bookie has a network of its own
+    "partition": _fault(lambda bookie, _: bookie.partition(away=True), lambda bookie: bookie.partition(away=False)),
 }
 
 
@@ -118,85 +105,52 @@ def _zookeeper_fault(rng: random.Random, zookeepers: ZooKeepers) -> Fault:
         return Fault(f"zookeeper {kind}", after_s, lasts_s, partial(kinds[kind][1], zookeepers, chance))
     nodes = zookeepers.all if rng.random() < 0.3 else [rng.choice(zookeepers.all)]
     of = "" if len(zookeepers.all) == 1 else " of all" if len(nodes) > 1 else " of one"
-    return Fault(f"zookeeper {kind}{of}", after_s, lasts_s, lambda: for_each(nodes, _LINE_FAULTS[kind]))
+    return Fault(
+        f"zookeeper {kind}{of}",
+        after_s,
+        lasts_s,
+        lambda: for_each(nodes, lambda node: _LINE_FAULTS[kind](node, chance)),
+    )
 
 
-def _cut_clients(node: ZooKeeper) -> Undo:
+def _reset_clients(node: ZooKeeper) -> None:
     node.clients.cut()
-    return node.clients.heal
+    node.clients.heal()
 
 
-def _hang_clients(node: ZooKeeper) -> Undo:
-    node.clients.stall(requests=True, answers=True)
-    return node.clients.heal
+def _lose_answer(applied: bool) -> Callable[[ZooKeeper, float], Undo]:
+    return _fault(lambda node, _: node.answers.lose_next_answer(applied=applied), lambda _: None)
 
 
-def _mute_clients(node: ZooKeeper) -> Undo:
-    node.clients.stall(requests=False, answers=True)
-
-    def undo() -> None:
-        node.clients.cut()
-        node.clients.heal()
-
-    return undo
-
-
-def _cut_bookies(node: ZooKeeper) -> Undo:
-    node.bookies.refuse()
-    return node.bookies.heal
-
-
-def _lose_answer(applied: bool) -> Callable[[ZooKeeper], Undo]:
-    def begin(node: ZooKeeper) -> Undo:
-        node.answers.lose_next_answer(applied=applied)
-        return lambda: None
-
-    return begin
-
-
-_LINE_FAULTS: dict[str, Callable[[ZooKeeper], Undo]] = {
-    "cut": _cut_clients,
-    "hang": _hang_clients,
-    "answers stall": _mute_clients,
-    "cut from bookies": _cut_bookies,
+_LINE_FAULTS: dict[str, Callable[[ZooKeeper, float], Undo]] = {
+    "cut": _fault(lambda node, _: node.clients.cut(), lambda node: node.clients.heal()),
+    "hang": _fault(lambda node, _: node.clients.stall(requests=True, answers=True), lambda node: node.clients.heal()),
+    "answers stall": _fault(lambda node, _: node.clients.stall(requests=False, answers=True), _reset_clients),
+    "cut from bookies": _fault(lambda node, _: node.bookies.refuse(), lambda node: node.bookies.heal()),
     "answer lost": _lose_answer(True),
     "request lost": _lose_answer(False),
 }
 
-
-def _stop_all(zookeepers: ZooKeepers, chance: float) -> Undo:
-    zookeepers.signal_all(signal.SIGSTOP)
-    return zookeepers.resume_all
-
-
-def _kill_all(zookeepers: ZooKeepers, chance: float) -> Undo:
-    zookeepers.kill_all()
-    return zookeepers.launch_all
-
-
 _SERVER_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
-    "SIGSTOP": (3, _stop_all),
-    "SIGKILL": (1, _kill_all),
+    "SIGSTOP": (3, _fault(lambda zookeepers, _: zookeepers.signal_all(signal.SIGSTOP), ZooKeepers.resume_all)),
+    "SIGKILL": (1, _fault(lambda zookeepers, _: zookeepers.kill_all(), ZooKeepers.launch_all)),
 }
 """The faults of all servers at once, with their weights."""
 
 
-def _stop_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
+def _of_server(of_leader: bool, fault: Callable[[EnsembleServer, float], Undo]) -> Callable[[ZooKeepers, float], Undo]:
+    """Return a fault of the leader or of a follower."""
+
     def begin(zookeepers: ZooKeepers, chance: float) -> Undo:
-        server = zookeepers.leader_or_any() if of_leader else zookeepers.follower_or_any(chance)
-        server.signal(signal.SIGSTOP)
-        return lambda: server.signal(signal.SIGCONT)
+        return fault(zookeepers.leader_or_any() if of_leader else zookeepers.follower_or_any(chance), chance)
 
     return begin
 
 
-def _kill_server(of_leader: bool) -> Callable[[ZooKeepers, float], Undo]:
-    def begin(zookeepers: ZooKeepers, chance: float) -> Undo:
-        server = zookeepers.leader_or_any() if of_leader else zookeepers.follower_or_any(chance)
-        server.kill()
-        return server.launch
-
-    return begin
+_STOP: Callable[[EnsembleServer, float], Undo] = _fault(
+    lambda server, _: server.signal(signal.SIGSTOP), lambda server: server.signal(signal.SIGCONT)
+)
+_KILL: Callable[[EnsembleServer, float], Undo] = _fault(lambda server, _: server.kill(), EnsembleServer.launch)
 
 
 def _hold_back(zookeepers: ZooKeepers, chance: float) -> Undo:
@@ -229,10 +183,10 @@ def _heal_links(server: EnsembleServer) -> None:
 
 
 _ENSEMBLE_FAULTS: dict[str, tuple[int, Callable[[ZooKeepers, float], Undo]]] = {
-    "leader SIGSTOP": (3, _stop_server(True)),
-    "leader SIGKILL": (3, _kill_server(True)),
-    "follower SIGSTOP": (3, _stop_server(False)),
-    "follower SIGKILL": (3, _kill_server(False)),
+    "leader SIGSTOP": (3, _of_server(True, _STOP)),
+    "leader SIGKILL": (3, _of_server(True, _KILL)),
+    "follower SIGSTOP": (3, _of_server(False, _STOP)),
+    "follower SIGKILL": (3, _of_server(False, _KILL)),
     "follower lags": (9, _hold_back),
     "follower a little behind": (6, _slow_links),
     "server cut off": (3, _cut_links),

@@ -10,25 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.trials.bookie.rounds import Round
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 from tests.trials.kit.cluster import TrialCluster
 
 BOOKIES = 7
-
-
-class BookieWorld:
-    def __init__(self, cluster: TrialCluster, path: Path, seed: int) -> None:
-        self._cluster, self._path, self._seed = cluster, path, seed
-
-    def round(self, number: int) -> Figures:
-        journals = self._path / f"round-{number}"
-        figures = Round(self._cluster, journals, self._seed, number).run()
-        if not figures.problems:
-            shutil.rmtree(journals)
-        return figures
-
-    def finish(self) -> Figures:
-        return Figures()
 
 
 class BookieTrial(Trial):
@@ -46,9 +31,17 @@ class BookieTrial(Trial):
         parser.add_argument("--secure", action="store_true", help="bookies and clients of mode secure")
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[BookieWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         ask = self.ask
         with TrialCluster(
             path, bookies=BOOKIES, network=ask.networks, zookeepers=ask.zookeepers, secure=ask.secure
         ) as cluster:
-            yield BookieWorld(cluster, path, ask.seed)
+
+            def one(number: int) -> Figures:
+                journals = path / f"round-{number}"
+                figures = Round(cluster, journals, ask.seed, number).run()
+                if not figures.problems:
+                    shutil.rmtree(journals)
+                return figures
+
+            yield Rounds(one)

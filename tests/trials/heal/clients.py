@@ -33,10 +33,8 @@ LOG_PATTERN = Pattern(seed=4711, size_min=40, size_max=1_500)
 def write(journal: str, uri: str, seed: str, lanes: str, pace_s: float) -> int:
     """Write one ledger after the other: append for some seconds, then close the ledger or leave it open."""
 
-    async def work(client: Client) -> None:
-        client.configure(CONFIG, lanes)
-        bookkeeper = await client.connected()
-        while bookkeeper is not None and not client.stop.is_set():
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
+        while not client.stop.is_set():
             e, qw, qa = client.rng.choice(SHAPES)
             making = bookkeeper.create_ledger(ensemble_size=e, write_quorum_size=qw, ack_quorum_size=qa)
             try:
@@ -47,10 +45,8 @@ def write(journal: str, uri: str, seed: str, lanes: str, pace_s: float) -> int:
                 continue
             client.journal.say("ledger", ledger=ledger.ledger_id)
             await _write(client, ledger, pace_s)
-        if bookkeeper is not None:
-            await client.within("disconnect", bookkeeper.close(), LIMIT_S)
 
-    return run(work, journal, uri, seed)
+    return run(work, journal, uri, seed, of=(CONFIG, lanes), limit_s=LIMIT_S)
 
 
 async def _write(client: Client, ledger: LedgerWriter, pace_s: float) -> None:
@@ -83,40 +79,30 @@ async def _write(client: Client, ledger: LedgerWriter, pace_s: float) -> None:
 def read(journal: str, uri: str, seed: str, lanes: str) -> int:
     """Read ledgers at random, open ones too, and compare every byte."""
 
-    async def work(client: Client) -> None:
-        client.configure(CONFIG, lanes)
-        bookkeeper = await client.connected()
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         journals = Journals(Path(journal).parent)
-        while bookkeeper is not None and not client.stop.is_set():
+        while not client.stop.is_set():
             await asyncio.sleep(0.5)
             journals.read()
             among = [known.ledger_id for known in journals.alive()]
             if among:
                 ledger_id = client.rng.choice(among[-20:] if client.rng.random() < 0.5 else among)
                 await _look(client, bookkeeper, ledger_id, recover=False)
-        if bookkeeper is not None:
-            await client.within("disconnect", bookkeeper.close(), LIMIT_S)
 
-    return run(work, journal, uri, seed)
+    return run(work, journal, uri, seed, of=(CONFIG, lanes), limit_s=LIMIT_S)
 
 
 def recover(journal: str, uri: str, seed: str, lanes: str, ledgers: list[int]) -> int:
     """Take ledgers over, all at once, try again until it works, and read them."""
 
-    async def work(client: Client) -> None:
-        client.configure(CONFIG, lanes)
-        bookkeeper = await client.connected()
-        if bookkeeper is None:
-            return
-
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         async def take_over(ledger_id: int) -> None:
             while not client.stop.is_set() and not await _look(client, bookkeeper, ledger_id, recover=True):
                 await asyncio.sleep(client.rng.uniform(0.3, 1.0))
 
         await asyncio.gather(*map(take_over, ledgers))
-        await client.within("disconnect", bookkeeper.close(), LIMIT_S)
 
-    return run(work, journal, uri, seed)
+    return run(work, journal, uri, seed, of=(CONFIG, lanes), limit_s=LIMIT_S)
 
 
 async def _look(client: Client, bookkeeper: BookKeeper, ledger_id: int, *, recover: bool) -> bool:
@@ -162,11 +148,7 @@ async def _compare(client: Client, reader: LedgerReader, last: int) -> None:
 def lead(journal: str, uri: str, seed: str, lanes: str, epoch: int) -> int:
     """Lead the log, append, and roll often. Upkeep trims the log meanwhile."""
 
-    async def work(client: Client) -> None:
-        client.configure(CONFIG, lanes)
-        bookkeeper = await client.connected()
-        if bookkeeper is None:
-            return
+    async def work(client: Client, bookkeeper: BookKeeper) -> None:
         log, keys = NamedLog(bookkeeper, LOG), (f"{epoch}/{number} " for number in itertools.count())
         while not client.stop.is_set():
             try:
@@ -174,9 +156,8 @@ def lead(journal: str, uri: str, seed: str, lanes: str, epoch: int) -> int:
             except BookKeeperError as error:
                 client.failed("log", error)
                 await asyncio.sleep(0.5)
-        await client.within("disconnect", bookkeeper.close(), LIMIT_S)
 
-    return run(work, journal, uri, seed)
+    return run(work, journal, uri, seed, of=(CONFIG, lanes), limit_s=LIMIT_S)
 
 
 async def _lead(client: Client, log: NamedLog, keys: Iterator[str]) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.kit import spark_classes
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 from tests.trials.spark.rig import Rig
 from tests.trials.spark.rounds.kinds import KINDS, Kind
 
@@ -42,18 +42,6 @@ class Block:
         figures.note = ", ".join(f"{what} {count}" for what, count in sorted(figures.counts.items()))
         figures.counts = Counter({f"{name}: {what}": count for what, count in figures.counts.items()})
         return figures
-
-
-class SparkWorld:
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-
-    def round(self, block: Block) -> Figures:
-        report = block.kind.run(self._rig, block.first, block.count)
-        return block.named(report)
-
-    def finish(self) -> Figures:
-        return Figures()
 
 
 class SparkTrial(Trial):
@@ -114,8 +102,8 @@ class SparkTrial(Trial):
         ]
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[SparkWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         spark_classes.make()  # a hundred drivers will start
         spark_classes.use()
         with Rig(path, self.ask.seed) as rig:
-            yield SparkWorld(rig)
+            yield Rounds(lambda block: block.named(block.kind.run(rig, block.first, block.count)))

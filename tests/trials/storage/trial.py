@@ -15,33 +15,13 @@ from pathlib import Path
 
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.metadata import open_store
-from bk_core.metadata.port import MetadataStore
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 from tests.trials.kit.nursery import Nursery
 from tests.trials.storage.counts import NAMES
 from tests.trials.storage.oracle import Oracle
 from tests.trials.storage.rounds import Process, StorageRound
 
 BROKEN = ("lost", "resurrected", "changed", "unknown")
-
-
-class StorageWorld:
-    """One data directory."""
-
-    def __init__(self, process: Process, store: MetadataStore, runner: asyncio.Runner, seed: int) -> None:
-        self._process, self._store, self._runner, self._seed = process, store, runner, seed
-        self._oracle = Oracle()
-
-    def round(self, number: int) -> Figures:
-        oracle, rng = self._oracle, random.Random(f"{self._seed}/{number}")
-        took_s = StorageRound(self._process, self._store, oracle, rng).run(self._runner)
-        counts = Counter(dict.fromkeys(BROKEN, 0))
-        counts.update(oracle.counts + self._process.take_counts())
-        oracle.counts.clear()
-        return Figures(1, counts=counts, times_s={"start": [took_s]}, problems=oracle.problems)
-
-    def finish(self) -> Figures:
-        return Figures()
 
 
 class StorageTrial(Trial):
@@ -70,8 +50,9 @@ class StorageTrial(Trial):
         return " --power" if self.ask.power else ""
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[StorageWorld]:
-        seed = f"{self.ask.seed}/{figures.rounds}"
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
+        """One data directory."""
+        seed, oracle = f"{self.ask.seed}/{figures.rounds}", Oracle()
         zookeeper = ZooKeeperServer(tick_ms=100, durable=False)
         with ExitStack() as stack:
             nursery = stack.enter_context(closing(Nursery()))
@@ -84,4 +65,14 @@ class StorageTrial(Trial):
             stack.callback(process.kill)
             process.start()
             process.wait_ready()
-            yield StorageWorld(process, store, stack.enter_context(asyncio.Runner()), self.ask.seed)
+            runner = stack.enter_context(asyncio.Runner())
+
+            def one(number: int) -> Figures:
+                rng = random.Random(f"{self.ask.seed}/{number}")
+                took_s = StorageRound(process, store, oracle, rng).run(runner)
+                counts = Counter(dict.fromkeys(BROKEN, 0))
+                counts.update(oracle.counts + process.take_counts())
+                oracle.counts.clear()
+                return Figures(1, counts=counts, times_s={"start": [took_s]}, problems=oracle.problems)
+
+            yield Rounds(one)

@@ -8,19 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.trials.harness import Figures, Trial
+from tests.trials.harness import Figures, Rounds, Trial
 from tests.trials.zookeeper.rounds import Calls, Place, Round
-
-
-class ZooKeeperWorld:
-    def __init__(self, place: Place, calls: Calls, seed: int) -> None:
-        self._place, self._calls, self._seed = place, calls, seed
-
-    def round(self, number: int) -> Figures:
-        return Round(self._place, self._calls, random.Random(f"{self._seed}/{number}"), number).run()
-
-    def finish(self) -> Figures:
-        return Figures(problems=self._calls.finish())
 
 
 class ZooKeeperTrial(Trial):
@@ -34,9 +23,12 @@ class ZooKeeperTrial(Trial):
     world_rounds = 50
 
     @contextmanager
-    def world(self, path: Path, figures: Figures) -> Iterator[ZooKeeperWorld]:
+    def world(self, path: Path, figures: Figures) -> Iterator[Rounds]:
         with Place(path) as place, Calls(place) as calls:
-            yield ZooKeeperWorld(place, calls, self.ask.seed)
+            yield Rounds(
+                lambda number: Round(place, calls, random.Random(f"{self.ask.seed}/{number}"), number).run(),
+                lambda: Figures(problems=calls.finish()),
+            )
 
     def missing(self, figures: Figures) -> list[str]:
         return [] if figures.times_s else ["a call after a restart"]
