@@ -12,7 +12,6 @@ import pytest
 from bk_core.errors import (
     BookieIdentityError,
     InvalidArgumentError,
-    MetadataConflictError,
     MetadataCorruptError,
     MetadataUnavailableError,
     Outcome,
@@ -288,23 +287,6 @@ def test_moving_to_read_only_survives_lost_answers(
 
 
 # --- cookies and our own record ---
-
-
-@pytest.mark.parametrize("kind", ["cookie", "bookie_state"])
-@pytest.mark.rule("MUST8")
-def test_record_of_a_bookie_is_written_by_compare_and_set(store: MetadataStore, kind: str) -> None:
-    read, write = getattr(store, f"read_{kind}"), getattr(store, f"write_{kind}")
-    assert read(BOOKIE) is None
-    with pytest.raises(MetadataConflictError):
-        write(BOOKIE, b"x", 0)
-    write(BOOKIE, b"one", None)
-    assert read(BOOKIE) == Versioned(b"one", 0)
-    with pytest.raises(MetadataConflictError):
-        write(BOOKIE, b"other", None)
-    write(BOOKIE, b"two", 0)
-    with pytest.raises(MetadataConflictError):
-        write(BOOKIE, b"three", 0)
-    assert read(BOOKIE) == Versioned(b"two", 1)
 
 
 def test_records_lie_where_apache_and_the_rules_say(metadata_world: MetadataWorld, store: MetadataStore) -> None:
