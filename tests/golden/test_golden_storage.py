@@ -10,17 +10,13 @@ from typing import Any
 
 import pytest
 
-from bk_core.entries.digest import Digester, ledger_key
-from bk_core.entries.frame import FrameKind, decode_frame, entry_ids_of, parse_header, split_frames
-from bk_core.model import DigestType
+from bk_core.entries.digest import ledger_key
+from bk_core.entries.frame import FrameKind, entry_ids_of, parse_header
 from bk_core.wire.lane.reasons import Reason
-from bookie_server.machine.events import Piece
 from bookie_server.storage.bytes.segment import decode_group_header, decode_segment_header
-from bookie_server.storage.disk.cookie import DataDirectory, decode_identity
-from bookie_server.storage.index.index import LedgerIndex, Lookup
-from bookie_server.storage.log.segment_reader import SegmentReader
-from bookie_server.storage.start.replay import OpenReport, open_segments
+from bookie_server.storage.disk.cookie import decode_identity
 from tests.kit.index_state import state_of
+from tests.kit.segment_world import Storage
 from tests.kit.whole_files import decode_index_file
 
 HERE = Path(__file__).parent
@@ -63,60 +59,16 @@ def test_offsets_of_the_headers_are_those_of_the_document() -> None:
     assert [int.from_bytes(group[at : at + 4], "little") for at in (24, 28, 48, 52, 60)] == [12288, 7, 0, 0, 0]
 
 
-class Kept:
+class Kept(Storage):
     """The kept directory, copied and open."""
 
-    def __init__(self, path: Path) -> None:
-        self.directory = DataDirectory.open(str(path), MAKER["BOOKIE_ID"], MAKER["CLUSTER"])
-        opened = open_segments(self.directory, segment_size_bytes=MAKER["SEGMENT_BYTES"])
-        self.index: LedgerIndex = opened[0]
-        self.report: OpenReport = opened[2]
-        self._log = opened[1]
-        self.reader = SegmentReader(self.directory.segments_path, self.directory.identity)
-
-    def close(self) -> None:
-        self._log.close()
-        self.reader.close()
-        self.directory.close()
-
-    def entries(self, ledger_id: int, last: int) -> tuple[dict[int, bytes], set[int], dict[int, Reason]]:
-        """(found, absent, unknown) of the ids 0 to last."""
-        found: dict[int, bytes] = {}
-        absent: set[int] = set()
-        unknown: dict[int, Reason] = {}
-        first = 0
-        while first <= last:
-            answer = self.lookup(ledger_id, first, last)
-            for piece in answer.pieces:
-                found.update(self.read(ledger_id, piece))
-            absent |= {i for low, high in answer.absent for i in range(low, high + 1)}
-            unknown |= {i: u.reason for u in answer.unknown for i in range(u.first, u.last + 1)}
-            first = answer.through + 1
-        return found, absent, unknown
-
-    def lookup(self, ledger_id: int, first: int, last: int) -> Lookup:
-        resolved: dict[Any, Any] = {}
-        while True:
-            answer = self.index.lookup(ledger_id, first, last, resolved=resolved)
-            if not answer.unresolved:
-                return answer
-            resolved.update((place, self.reader.membership(place)) for place in answer.unresolved)
-
-    def read(self, ledger_id: int, piece: Piece) -> dict[int, bytes]:
-        frames = self.reader.read_entries(piece.place, piece.first, piece.last, ledger_id=ledger_id)
-        assert frames is not None
-        found: dict[int, bytes] = {}
-        for header, frame in split_frames(frames):
-            kind = DigestType(header.digest_type or DigestType.CRC32C)
-            batch = decode_frame(frame, digester=Digester(kind, MAKER["PASSWORD"], ledger_id), verify_digests=True)
-            found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
-        return found
+    bookie_id, cluster, password = MAKER["BOOKIE_ID"], MAKER["CLUSTER"], MAKER["PASSWORD"]
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Kept:
     shutil.copytree(HERE / "data-v1", tmp_path / "data")
-    return Kept(tmp_path / "data")
+    return Kept(tmp_path / "data", segment_bytes=MAKER["SEGMENT_BYTES"])
 
 
 def test_the_kept_directory_opens_whole(kept: Kept) -> None:
@@ -136,7 +88,7 @@ def test_every_entry_of_the_kept_directory_is_there(kept: Kept) -> None:
             header = parse_header(frame)
             if header.kind == FrameKind.ENTRIES:
                 expected.setdefault(header.ledger_id, set()).update(entry_ids_of(header, frame).tolist())
-    dropped = {i for i in expected[MAKER["DROPPED"]] if not kept.entries(MAKER["DROPPED"], i)[0].get(i)}
+    dropped = {i for i in expected[MAKER["DROPPED"]] if not kept.read(MAKER["DROPPED"], 0, i).found.get(i)}
     assert {*range(20)} <= dropped, "what stood in the first segment was dropped"
     assert {30, 31, 32}.isdisjoint(dropped), "what came later was not"
     expected[MAKER["DROPPED"]] -= dropped
@@ -145,16 +97,17 @@ def test_every_entry_of_the_kept_directory_is_there(kept: Kept) -> None:
     for _ in range(2):
         for ledger_id, ids in expected.items():
             top = max(ids) + 3
-            found, absent, unknown = kept.entries(ledger_id, top)
-            assert found == {i: MAKER["payload"](ledger_id, i) for i in ids}
+            answer = kept.read(ledger_id, 0, top)
+            assert answer.found == {i: MAKER["payload"](ledger_id, i) for i in ids}
             reason = {MAKER["DROPPED"]: Reason.COPY_DROPPED, MAKER["LIMBO"]: Reason.LIMBO}.get(ledger_id)
             rest = set(range(top + 1)) - ids
-            assert (absent, unknown) == ((rest, {}) if reason is None else (set(), dict.fromkeys(rest, reason)))
+            assert (answer.absent, answer.unknown) == (
+                (rest, {}) if reason is None else (set(), dict.fromkeys(rest, reason))
+            )
         assert state_of(kept.index, deleted).deleted
-        assert set(kept.entries(deleted, 4)[2].values()) == {Reason.DELETED}
-        path = Path(kept.directory.path)
+        assert set(kept.read(deleted, 0, 4).unknown.values()) == {Reason.DELETED}
         kept.close()
-        kept = Kept(path)
+        kept = Kept(kept.path, segment_bytes=MAKER["SEGMENT_BYTES"])
     kept.close()
 
 

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 PATTERN = Pattern(seed=3, size_min=0, size_max=2000)
 SMALL = Pattern(seed=4, size_min=40, size_max=40)
 STORY_S = 120.0
-LARGE_LEDGER, LARGE_ENTRY = 2**33 + 7, 2**32 + 5
+LARGE_LEDGER = 2**33 + 7
 
 
 @pytest.fixture(scope="module")

@@ -103,13 +103,15 @@ class Answer:
 class Storage:
     """The storage objects of one directory, called as the server calls them. Upkeep runs after each append."""
 
+    bookie_id, cluster, password = BOOKIE_ID, CLUSTER, b""
+
     def __init__(self, path: Path, *, files: Files | None = None, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path, self.files = path, files or Files()
         name = str(path)
         if DataDirectory.exists(name, files=self.files):
-            self.directory = DataDirectory.open(name, BOOKIE_ID, CLUSTER, files=self.files)
+            self.directory = DataDirectory.open(name, self.bookie_id, self.cluster, files=self.files)
         else:
-            self.directory = DataDirectory.create(name, BOOKIE_ID, CLUSTER, files=self.files)
+            self.directory = DataDirectory.create(name, self.bookie_id, self.cluster, files=self.files)
         try:
             opened = open_segments(self.directory, segment_size_bytes=segment_bytes, now_ms=lambda: NOW_MS)
         except BaseException:
@@ -174,8 +176,10 @@ class Storage:
                 self.index.mark_damaged(ledger_id, piece.place)
                 return True
             assert frame is not None
-            for _, one in split_frames(frame):
-                batch = decode_frame(one, digester=Digester(DigestType.CRC32C, b"", ledger_id), verify_digests=True)
+            for header, one in split_frames(frame):
+                kind = DigestType(header.digest_type or DigestType.CRC32C)
+                digester = Digester(kind, self.password, ledger_id)
+                batch = decode_frame(one, digester=digester, verify_digests=True)
                 answer.found.update(zip(batch.entry_ids().tolist(), batch.to_list(), strict=True))
         return False
 

@@ -12,9 +12,7 @@ PREFIX = (EXCHANGE + "the_acked_frames_are_whole_and_a_prefix_whatever_the_order
 EVERY_ID = (EXCHANGE + "every_id_is_found_absent_or_unknown",)
 NONSENSE = (EXCHANGE + "nonsense_loses_the_connection",)
 FOLDER = "bk_core/transport/bookie_rpc/"
-ADDS, READS, BATCHES, PACKING, EXCHANGE_PY, LACS, LINK_PY, CONNECTION = (
-    f"{FOLDER}{name}.py" for name in ("adds", "reads", "batches", "packing", "exchange", "lac", "link", "connection")
-)
+ADDS, READS, BATCHES, PACKING, LACS = (f"{FOLDER}{name}.py" for name in ("adds", "reads", "batches", "packing", "lac"))
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import socket
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,9 @@ from bk_core.entries.frame import encode_frame
 from bk_core.model import DigestType
 from bk_core.wire.lane.direct_messages import preamble
 from bk_core.wire.proto import lane_pb2
+from tests.kit.direct_client import ANSWERS, HEAD
 from tests.release.contents import PASSWORD
 
-HEAD = struct.Struct("<II")
 ABOVE = 2000
 """Of the direct port above the bookie's."""
 NEW, EXPLICIT, NOBODYS = 900_000_001, 900_000_002, 900_000_003
@@ -34,11 +33,6 @@ REQUESTS: Mapping[str, Any] = {
     "Add": lane_pb2.AddRequest,
     "Read": lane_pb2.ReadRequest,
     "Control": lane_pb2.ControlRequest,
-}
-ANSWERS: Mapping[str, Any] = {
-    "Add": lane_pb2.AddResponse,
-    "Read": lane_pb2.ReadResponse,
-    "Control": lane_pb2.ControlResponse,
 }
 
 

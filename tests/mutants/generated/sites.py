@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, ...]] = {
@@ -360,8 +360,3 @@ def _is_type(node: ast.expr) -> bool:
 def _is_said_to_people(value: str | bytes) -> bool:
     """Whether a text is for people. One with a blank inside is a sentence; names, keys and formats have none."""
     return bool(value.strip()) and len(value.split()) > 1
-
-
-def lines_of(edits: Iterable[list[Edit]], wanted: set[int]) -> list[list[Edit]]:
-    """Return the sites that begin on one of these lines."""
-    return [site for site in edits if site[0].line in wanted]
