@@ -36,14 +36,20 @@ class Processes:
 
     def spent_s(self) -> dict[str, float]:
         """Return the processor seconds of each kind since it began."""
-        table = _table()
-        spent = {kind: sum(_with_descendants(table, pid) for pid in pids) for kind, pids in self._kinds.items()}
-        return {CLIENT: table.get(os.getpid(), (0, 0.0))[1], **spent}
+        found = table()
+
+        def seconds(pid: int) -> float:
+            return found.get(pid, (0, 0.0))[1]
+
+        spent = {kind: sum(map(seconds, self._all(found, kind))) for kind in self._kinds}
+        return {CLIENT: seconds(os.getpid()), **spent}
 
     def resident_bytes(self, kind: str) -> int:
         """Return the resident memory of the processes of a kind."""
-        table = _table()
-        return sum(_resident(table, pid) for pid in self._kinds.get(kind, ()))
+        return sum(map(_resident, self._all(table(), kind)))
+
+    def _all(self, found: Mapping[int, tuple[int, float]], kind: str) -> Iterator[int]:
+        return (each for pid in self._kinds.get(kind, ()) for each in with_descendants(found, pid))
 
 
 def cost(
@@ -57,10 +63,10 @@ def cost(
 
 
 def _children_of(pid: int) -> list[int]:
-    return [child for child, (parent, _) in _table().items() if parent == pid]
+    return [child for child, (parent, _) in table().items() if parent == pid]
 
 
-def _table() -> dict[int, tuple[int, float]]:
+def table() -> dict[int, tuple[int, float]]:
     """Return the parent and the processor seconds of each process."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
@@ -72,15 +78,17 @@ def _table() -> dict[int, tuple[int, float]]:
     return found
 
 
-def _with_descendants(table: Mapping[int, tuple[int, float]], pid: int) -> float:
-    children = (child for child, (parent, _) in table.items() if parent == pid)
-    return table.get(pid, (0, 0.0))[1] + sum(_with_descendants(table, child) for child in children)
+def with_descendants(processes: Mapping[int, tuple[int, float]], root: int) -> Iterator[int]:
+    """Yield a process and all its descendants."""
+    yield root
+    for child, (parent, _) in processes.items():
+        if parent == root:
+            yield from with_descendants(processes, child)
 
 
-def _resident(table: Mapping[int, tuple[int, float]], pid: int) -> int:
-    found = sum(_resident(table, child) for child, (parent, _) in table.items() if parent == pid)
+def _resident(pid: int) -> int:
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     except OSError:
-        return found  # it has just ended
-    return found + pages * os.sysconf("SC_PAGE_SIZE")
+        return 0  # it has just ended
+    return pages * os.sysconf("SC_PAGE_SIZE")

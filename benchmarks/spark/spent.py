@@ -6,9 +6,11 @@ their command lines."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.running.processes import table, with_descendants
 
 WORKERS, JAVA, BOOKIES, BROKER = "workers", "Java", "bookies", "broker"
 _SIGNS = {WORKERS: "pyspark.daemon", JAVA: "SparkSubmit", BOOKIES: "bookie\0run", BROKER: "kafka.Kafka"}
@@ -37,11 +39,11 @@ def measured(work: Callable[[], float]) -> tuple[float, Spent]:
 
 def _of_each() -> dict[int, tuple[str, float]]:
     """Return the kind and the seconds so far of each process that has a kind. Empty without ``/proc``."""
-    tick = os.sysconf("SC_CLK_TCK")
+    found, root = table(), os.getppid()
     return {
-        pid: (kind, (int(fields[11]) + int(fields[12])) / tick)
-        for pid, fields in _descendants(os.getppid())
-        if (kind := _kind_of(pid)) is not None
+        pid: (kind, found[pid][1])
+        for pid in with_descendants(found, root)
+        if pid != root and pid in found and (kind := _kind_of(pid)) is not None
     }
 
 
@@ -51,17 +53,3 @@ def _kind_of(pid: int) -> str | None:
     except OSError:
         return None  # it has just ended
     return next((kind for kind, sign in _SIGNS.items() if sign in command), None)
-
-
-def _descendants(root: int) -> Iterator[tuple[int, list[str]]]:
-    """Return the id of each descendant, and the numbers that follow its name in its ``stat`` file."""
-    found: dict[int, list[str]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            found[int(path.name)] = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-    ours = {root}
-    while more := {pid for pid, fields in found.items() if int(fields[1]) in ours} - ours:
-        ours |= more
-    return ((pid, found[pid]) for pid in sorted(ours - {root}) if pid in found)

@@ -53,17 +53,8 @@ def test_a_test_that_prints_or_logs_a_secret_fails(tmp_path: Path) -> None:
     tests = (f"print('{word}')", f"logging.warning('with %s', '{word}')", f"os.write(2, b'{word}')", "print('fine')")
     lines = ["import logging, os", *(f"def test_{n}():\n    {line}" for n, line in enumerate(tests))]
     (tmp_path / "test_it.py").write_text("\n".join(lines))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     failed = {line.split()[1].rpartition("::")[2] for line in ended.stdout.splitlines() if line.startswith("FAILED")}

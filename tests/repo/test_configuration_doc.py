@@ -88,6 +88,7 @@ def test_the_page_says_the_defaults_of_the_code() -> None:
     assert WRITER["render"]() == PAGE
 
 
+@pytest.mark.rule("E1")
 def test_the_page_of_errors_says_the_codes_and_outcomes_of_the_code() -> None:
     writer = runpy.run_path(str(ROOT / "scripts" / "errors.py"))
     assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8") == writer["render"]()
