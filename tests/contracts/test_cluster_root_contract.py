@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,11 +43,8 @@ def test_of_several_who_make_a_cluster_at_once_exactly_one_does(metadata_world: 
         begin.wait(10)
         found[f"instance {number}"] = stores[number].initialize_cluster(f"instance {number}")
 
-    threads = [threading.Thread(target=make, args=(number,)) for number in range(len(stores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    with ThreadPoolExecutor(len(stores)) as threads:
+        list(threads.map(make, range(len(stores))))
     assert len(found) == len(stores)
     assert len(set(found.values())) == 1
     assert sum(mine == theirs for mine, theirs in found.items()) == 1

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,14 +48,13 @@ def test_marks_of_many_ledgers_are_listed(store: MetadataStore) -> None:
 
 def test_marks_by_several_clients_at_once_are_all_kept(metadata_world: MetadataWorld, store: MetadataStore) -> None:
     stores = [store, metadata_world.open(), metadata_world.open()]
-    threads = [
-        threading.Thread(target=lambda s=s, n=n: [s.mark_underreplicated(9, [f"b{n}-{i}:1"]) for i in range(5)])
-        for n, s in enumerate(stores)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+
+    def mark(number: int) -> None:
+        for i in range(5):
+            stores[number].mark_underreplicated(9, [f"b{number}-{i}:1"])
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        list(threads.map(mark, range(len(stores))))
     assert len(dict(store.list_underreplicated())[9]) == 15
 
 

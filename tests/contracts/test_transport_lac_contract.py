@@ -7,19 +7,14 @@ import asyncio
 
 import pytest
 
-from bk_core.entries.digest import crc32c, ledger_key
+from bk_core.entries.digest import ledger_key
 from bk_core.entries.frame import decode_frame
 from bk_core.transport.port import RefusedError
 from bk_core.wire.lane.reasons import Reason
+from tests.kit.bookie_requests import lac_body
 from tests.kit.lanes import DEADLINE_S, KEY, Lane, digester, on_each_lane
 
 OTHER_KEY = ledger_key(b"other")
-
-
-def lac_body(ledger_id: int, lac: int) -> bytes:
-    """Apache's LAC body with a CRC32C digest."""
-    numbers = ledger_id.to_bytes(8, "big") + lac.to_bytes(8, "big", signed=True)
-    return numbers + crc32c(numbers).to_bytes(4, "big")
 
 
 @pytest.mark.rule("P5")

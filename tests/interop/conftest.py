@@ -9,7 +9,7 @@ import pytest
 
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from tests.interop.jars import MAIN, toolchain
-from tests.interop.peer_client import PeerClient
+from tests.interop.peer_client import JavaClient, PeerClient
 from tests.interop.peers import ApacheCluster
 
 
@@ -29,3 +29,9 @@ def apache(
 def peer(apache: ApacheCluster) -> PeerClient:
     """Yield a JVM with the client library of the same version."""
     return apache.peer_client()
+
+
+@pytest.fixture(scope="module")
+def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
+    """Yield a client of these bookies in that JVM."""
+    return peer.client(apache.uri)

@@ -15,7 +15,7 @@ from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WrongPasswordError
 from tests.interop.pattern import Pattern, checksum
-from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient
+from tests.interop.peer_client import PASSWORD, JavaClient
 from tests.interop.peers import ApacheCluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -24,11 +24,6 @@ PATTERN = Pattern(seed=3, size_min=0, size_max=2000)
 SMALL = Pattern(seed=4, size_min=40, size_max=40)
 STORY_S = 120.0
 LARGE_LEDGER = 2**33 + 7
-
-
-@pytest.fixture(scope="module")
-def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
-    return peer.client(apache.uri)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import pytest
 from bk_core.model import DIGEST_TYPE_NAMES
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern
-from tests.interop.peer_client import PASSWORD, JavaClient, PeerClient, added
+from tests.interop.peer_client import PASSWORD, JavaClient, added
 from tests.interop.peers import ApacheCluster
 from tests.spark.sessions import ClassicSpark
 
@@ -26,11 +26,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     driver = ClassicSpark(tmp_path_factory.mktemp("spark"))
     yield driver.session()
     driver.stop()
-
-
-@pytest.fixture(scope="module")
-def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
-    return peer.client(apache.uri)
 
 
 def values(spark: Any, cluster: ApacheCluster, what: str, **options: str) -> list[bytes]:

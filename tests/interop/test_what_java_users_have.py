@@ -30,11 +30,6 @@ STORY_S = 120.0
 KINDS = pytest.mark.parametrize("mixed", [False, True], ids=["apache", "mixed"])
 
 
-@pytest.fixture(scope="module")
-def java(apache: ApacheCluster, peer: PeerClient) -> JavaClient:
-    return peer.client(apache.uri)
-
-
 @contextlib.asynccontextmanager
 async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: BookKeeper) -> AsyncIterator[None]:
     """With ``mixed``, put each ledger on two bookies of Apache's and one of ours."""
