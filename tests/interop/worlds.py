@@ -69,7 +69,8 @@ class MixedCluster:
             if secured is not None:
                 secured.give_roles(self.uri)
             conf = None if secured is None else secured.apaches()
-            self.ours = [self._our_bookie(number) for number in range(1, ours + 1)]
+            ports = free_bookie_ports(ours)
+            self.ours = [self._our_bookie(number, port) for number, port in enumerate(ports, start=1)]
             with ThreadPoolExecutor() as threads:
                 starts = [threads.submit(bookie.start) for bookie in self.ours]
                 for (bookie,) in threads.map(lambda host: host.start(1, conf), hosts):
@@ -101,8 +102,7 @@ class MixedCluster:
             self._peers[version] = self._stack.enter_context(made)
         return self._peers[version]
 
-    def _our_bookie(self, number: int) -> OurBookie:
-        (port,) = free_bookie_ports(1)
+    def _our_bookie(self, number: int, port: int) -> OurBookie:
         settings = None if self.secured is None else self.secured.ours()
         bookie = OurBookie(number, self.path / f"bookie-{number}", port, self.uri, settings)
         self._stack.callback(bookie.kill)
