@@ -26,7 +26,7 @@ from bk_core.errors import (
     WindowFullError,
 )
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import blocking_cluster
+from tests.kit.memory_cluster import blocking_cluster, hold, release
 
 
 @pytest.fixture
@@ -86,12 +86,10 @@ def fill(ledger: LedgerWriter, payload: bytes) -> int:
 def test_a_full_window_refuses_without_queueing_and_opens_again() -> None:
     with blocking_cluster(3, ClientConfig(window_bytes_max=1 << 20, add_timeout_ms=60_000)) as (bookkeeper, cluster):
         ledger = bookkeeper.create_ledger()
-        for bookie in cluster.network.bookies.values():
-            bookie.hold_commits()
+        hold(cluster)
         accepted = fill(ledger, b"x" * 10_000)
         assert 100 <= accepted <= 105
-        for bookie in cluster.network.bookies.values():
-            bookkeeper._thread.loop.call_soon_threadsafe(bookie.release_commits)
+        bookkeeper._thread.loop.call_soon_threadsafe(release, cluster)
         ledger.flush()
         assert ledger.append(b"again") == accepted
         ledger.close()
@@ -179,8 +177,7 @@ def test_a_forked_child_leaves_the_blocks_of_its_parent_by_its_own_exception(boo
 def test_closing_the_client_ends_who_waits_for_an_append() -> None:
     with blocking_cluster(3, ClientConfig(add_timeout_ms=60_000)) as (bookkeeper, cluster):
         ledger = bookkeeper.create_ledger()
-        for bookie in cluster.network.bookies.values():
-            bookie.hold_commits()
+        hold(cluster)
         raised: list[BaseException] = []
 
         def work() -> None:

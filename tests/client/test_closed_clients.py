@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
@@ -13,13 +12,8 @@ from bk_core.client import BookKeeper, LedgerReader
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
-from tests.kit.memory_cluster import blocking_cluster, memory_cluster
+from tests.kit.memory_cluster import blocking_cluster, collect, hold, memory_cluster
 from tests.kit.waiting import eventually
-
-
-async def follow(batches: Any, seen: list[Any]) -> None:
-    async for batch in batches:
-        seen.append(batch)
 
 
 @pytest.mark.parametrize("what", ["reader", "client"])
@@ -29,15 +23,15 @@ async def test_a_tail_of_an_open_ledger_ends_when_its_reader_or_client_is_closed
         await writer.append(b"0")
         client = cluster.client()
         reader = await client.open_ledger(writer.ledger_id, recover=False)
-        seen: list[Any] = []
-        tail = asyncio.create_task(follow(reader.tail(0), seen))
+        seen: list[bytes] = []
+        tail = asyncio.create_task(collect(reader.tail(0), seen))
         await eventually(lambda: seen)
         await asyncio.sleep(0.02)
         async with asyncio.timeout(2):
             await (reader if what == "reader" else client).close()
             with pytest.raises(ClientClosedError):
                 await tail
-        for late in (reader.wait_lac(5, 10), reader.refresh_lac(), follow(reader.tail(0), [])):
+        for late in (reader.wait_lac(5, 10), reader.refresh_lac(), collect(reader.tail(0), [])):
             with pytest.raises(ClientClosedError):
                 await late
         await writer.close()
@@ -51,14 +45,14 @@ async def test_a_tail_of_a_log_ends_when_its_client_is_closed(led: bool) -> None
         if not led:
             await leader.close()
         client = cluster.client()
-        seen: list[Any] = []
-        tail = asyncio.create_task(follow(NamedLog(client, "events").tail(0), seen))
-        await eventually(lambda: seen)
+        tail = NamedLog(client, "events").tail(0)
+        await anext(tail)
+        waiting = asyncio.ensure_future(anext(tail))
         await asyncio.sleep(0.05)
         async with asyncio.timeout(2):
             await client.close()
             with pytest.raises(ClientClosedError):
-                await tail
+                await waiting
 
 
 @pytest.mark.parametrize("what", ["ledger", "log", "reader alone"])
@@ -89,8 +83,7 @@ async def test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind() 
     async with memory_cluster() as cluster:
         writer = await cluster.client().create_ledger()
         await writer.append(b"0")
-        for bookie in cluster.network.bookies.values():
-            bookie.hold_commits()  # no fence becomes durable
+        hold(cluster)  # no fence becomes durable
         client = cluster.client()
         opening = asyncio.create_task(client.open_ledger(writer.ledger_id, recover=True))
         await asyncio.sleep(0.1)

@@ -14,9 +14,9 @@ import pytest
 from bk_core.client import BookKeeper, ClientConfig
 from bk_core.errors import BookKeeperError, LedgerFencedError
 from bk_core.wire.bookie_rpc.status import Status
-from tests.client.test_mixed_ensembles import append, entries, mixed_cluster
+from tests.client.test_mixed_ensembles import append, mixed_cluster
 from tests.kit.apache_bookie import ApacheServer
-from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster, read_ledger
 from tests.kit.waiting import eventually
 
 SIZES = {"ensemble_size": 4, "write_quorum_size": 4, "ack_quorum_size": 3}
@@ -55,7 +55,7 @@ async def test_the_lac_follows_forces_alone(tmp_path: Path) -> None:
         await append(writer, 101, 299)
         await writer.close()
         assert writer.metadata.last_entry_id == 299, "a close forces"
-        assert await entries(client, writer.ledger_id, recover=False) == WANTED
+        assert await read_ledger(client, writer.ledger_id, recover=False) == WANTED
 
 
 @pytest.mark.rule("P12")
@@ -68,7 +68,7 @@ async def test_a_bookie_that_refuses_a_force_is_replaced(tmp_path: Path) -> None
         await eventually(lambda: f"127.0.0.1:{theirs[2].port}" in writer.metadata.last_fragment.ensemble)
         await append(writer, 100, 299)
         await writer.close()
-        assert await entries(client, writer.ledger_id, recover=False) == WANTED
+        assert await read_ledger(client, writer.ledger_id, recover=False) == WANTED
 
 
 @pytest.mark.rule("MUST11")
@@ -76,7 +76,7 @@ async def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
     async with deferring(tmp_path) as (client, _theirs):
         writer = await client.create_ledger(deferred_sync=True, **SIZES)
         await append(writer, 0, 9)
-        assert await entries(client, writer.ledger_id, recover=True) == WANTED[:10], "acked, and not forced"
+        assert await read_ledger(client, writer.ledger_id, recover=True) == WANTED[:10], "acked, and not forced"
         with pytest.raises(LedgerFencedError):
             await append(writer, 10, 10)
         with pytest.raises(LedgerFencedError):

@@ -20,7 +20,7 @@ from bk_core.errors import (
     WindowFullError,
 )
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import FAST, hold, memory_cluster, release
+from tests.kit.memory_cluster import FAST, hold, memory_cluster, read_ledger, release
 
 SMALL = ClientConfig(frame_bytes=1_000, window_bytes_max=4_000, slow_bookie_bytes_max=64_000)
 
@@ -33,8 +33,7 @@ async def test_ids_are_told_at_once_and_in_order_across_single_entries_and_batch
         assert [writer.append_nowait(payload) for payload in (bytearray(b"52"), memoryview(b"53"))] == [52, 53]
         assert (writer.append_nowait(b"54"), writer.last_add_pushed) == (54, 54)
         await writer.close()
-        async with await cluster.client().open_ledger(writer.ledger_id, recover=False) as reader:
-            found = [value async for batch in reader.read(0, 54) for value in batch.to_list()]
+        found = await read_ledger(cluster.client(), writer.ledger_id, recover=False)
         assert found == [b"%d" % n for n in range(55)]
 
 

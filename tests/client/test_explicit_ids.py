@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bk_core.client import BookKeeper, LedgerWriter
+from bk_core.client import LedgerWriter
 from bk_core.client.writing.append_queue import ENTRY_COST_BYTES, AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
@@ -24,7 +24,7 @@ from bk_core.errors import (
     Outcome,
     WindowFullError,
 )
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster, read_ledger
 from tests.kit.waiting import eventually
 
 
@@ -33,11 +33,6 @@ async def explicit_writer(**config: int) -> AsyncIterator[tuple[MemoryBookKeeper
     async with asyncio.timeout(20), memory_cluster() as cluster:
         client = cluster.client(replace(FAST, **config))
         yield cluster, await client.create_ledger(explicit_ids=True)
-
-
-async def entries(client: BookKeeper, ledger_id: int) -> list[bytes]:
-    async with await client.open_ledger(ledger_id, recover=True) as reader:
-        return [one async for batch in reader.read(0, reader.last_add_confirmed) for one in batch.to_list()]
 
 
 @given(ids=st.lists(st.integers(0, 12), max_size=30))
@@ -88,7 +83,9 @@ async def test_entries_are_confirmed_in_the_order_of_their_ids() -> None:
         await late[0]
         assert order[-2:] == [3, 4]
         await writer.close()
-        assert await entries(cluster.client(), writer.ledger_id) == [b"entry %d" % n for n in range(5)]
+        assert await read_ledger(cluster.client(), writer.ledger_id, recover=True) == [
+            b"entry %d" % n for n in range(5)
+        ]
 
 
 async def test_an_id_is_taken_once() -> None:
@@ -101,7 +98,7 @@ async def test_an_id_is_taken_once() -> None:
             assert caught.value.outcome is Outcome.NOT_APPLIED
         await writer.append(b"b", 1)
         await writer.close()
-        assert await entries(cluster.client(), writer.ledger_id) == [b"a", b"b", b"c"]
+        assert await read_ledger(cluster.client(), writer.ledger_id, recover=True) == [b"a", b"b", b"c"]
 
 
 async def test_a_close_ends_below_the_first_id_that_was_not_given() -> None:
@@ -116,7 +113,7 @@ async def test_a_close_ends_below_the_first_id_that_was_not_given() -> None:
             assert isinstance(refused, LedgerClosedError)
             assert refused.outcome is Outcome.NOT_APPLIED, "they were never sent"
         assert writer.metadata.last_entry_id == 1
-        assert await entries(cluster.client(), writer.ledger_id) == [b"0", b"1"]
+        assert await read_ledger(cluster.client(), writer.ledger_id, recover=True) == [b"0", b"1"]
 
 
 def filled(writer: LedgerWriter) -> int:
@@ -185,7 +182,7 @@ async def test_a_ledger_gets_the_id_that_was_asked_for_once() -> None:
         async with await client.create_ledger(ledger_id=2**40 + 7) as writer:
             await writer.append(b"a")
         assert writer.ledger_id == 2**40 + 7
-        assert await entries(client, 2**40 + 7) == [b"a"]
+        assert await read_ledger(client, 2**40 + 7, recover=True) == [b"a"]
         with pytest.raises(LedgerExistsError):
             await client.create_ledger(ledger_id=2**40 + 7)
         with pytest.raises(InvalidArgumentError):
@@ -202,4 +199,4 @@ async def test_entries_above_a_gap_outlive_the_loss_of_a_bookie() -> None:
         await late
         await eventually(lambda: writer.last_add_confirmed == 1)
         await writer.close()
-        assert await entries(cluster.client(), writer.ledger_id) == [b"a", b"b"]
+        assert await read_ledger(cluster.client(), writer.ledger_id, recover=True) == [b"a", b"b"]

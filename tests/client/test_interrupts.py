@@ -17,7 +17,7 @@ import pytest
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper
+from tests.kit.memory_cluster import FAST, MemoryBookKeeper, hold, release
 
 QUIET = replace(FAST, frame_bytes=1_000, window_bytes_max=4_000, add_timeout_ms=60_000, add_quorum_timeout_ms=60_000)
 
@@ -66,15 +66,13 @@ def tasks(bookkeeper: BookKeeper) -> list[str]:
 def test_an_interrupted_batch_queues_nothing_more(cluster: list[MemoryBookKeeper], bookkeeper: BookKeeper) -> None:
     ledger = bookkeeper.create_ledger()
     before = tasks(bookkeeper)
-    for bookie in cluster[0].network.bookies.values():
-        bookie.hold_commits()
+    hold(cluster[0])
     with interrupted():
         ledger.append_batch(EntryBatch.from_list([bytes(400)] * 100))
     assert tasks(bookkeeper) == before
     queued = ledger.last_add_pushed
     assert 0 < queued < 99
-    for bookie in cluster[0].network.bookies.values():
-        bookkeeper._thread.loop.call_soon_threadsafe(bookie.release_commits)
+    bookkeeper._thread.loop.call_soon_threadsafe(release, cluster[0])
     ledger.flush()
     assert ledger.append(b"next") == queued + 1
     ledger.close()
@@ -83,8 +81,7 @@ def test_an_interrupted_batch_queues_nothing_more(cluster: list[MemoryBookKeeper
 def test_an_interrupted_recovery_stops_where_it_is(cluster: list[MemoryBookKeeper], bookkeeper: BookKeeper) -> None:
     ledger = bookkeeper.create_ledger()
     ledger.append(b"0")
-    for bookie in cluster[0].network.bookies.values():
-        bookie.hold_commits()  # no fence becomes durable
+    hold(cluster[0])  # no fence becomes durable
     with interrupted():
         bookkeeper.open_ledger(ledger.ledger_id, recover=True)
     assert not [task for task in tasks(bookkeeper) if "fence" in task or "open_ledger" in task]

@@ -22,7 +22,7 @@ from bk_core.transport.lanes import LaneTransport
 from bookie_server.main import Bookie
 from tests.kit.apache_bookie import ApacheServer
 from tests.kit.lanes import bookie_config
-from tests.kit.memory_cluster import FAST
+from tests.kit.memory_cluster import FAST, read_ledger
 
 SIZES = {"striped": (4, 3, 2), "whole": (4, 4, 3)}
 
@@ -56,11 +56,6 @@ async def append(writer: LedgerWriter, first: int, last: int) -> None:
     await writer.flush()
 
 
-async def entries(client: BookKeeper, ledger_id: int, *, recover: bool) -> list[bytes]:
-    async with await client.open_ledger(ledger_id, recover=recover) as reader:
-        return [one async for batch in reader.read(0, reader.last_add_confirmed) for one in batch.to_list()]
-
-
 @pytest.mark.rule("P6", "MUST6")
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 async def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int], tmp_path: Path) -> None:
@@ -81,8 +76,8 @@ async def test_bookies_of_both_kinds_hold_one_ledger(sizes: tuple[int, int, int]
             while spare not in writer.metadata.last_fragment.ensemble:
                 await asyncio.sleep(0.01)
         await closed.close()
-        assert await entries(client, closed.ledger_id, recover=False) == wanted
-        assert await entries(client, dead.ledger_id, recover=True) == wanted
+        assert await read_ledger(client, closed.ledger_id, recover=False) == wanted
+        assert await read_ledger(client, dead.ledger_id, recover=True) == wanted
         with pytest.raises(LedgerFencedError):
             await append(dead, 900, 900)
 
@@ -106,5 +101,5 @@ async def test_bookies_that_are_all_slow_are_asked_for_little_more_than_there_is
         await writer.close()
         for server in theirs:
             server.pace_s, server.bookie.asked["read"] = 1 / per_s, 0
-        assert await entries(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
+        assert await read_ledger(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
         assert sum(server.bookie.asked["read"] for server in theirs) < 4 * count

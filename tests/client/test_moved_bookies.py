@@ -20,6 +20,7 @@ from bk_core.metadata.records import BookieOrder, Order
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, BookieId, BookieServiceInfo, LedgerId, LedgerMetadata
 from bk_core.wire.lane.evidence import ReadTrailer
 from tests.kit.lanes import ON_EACH_LANE, lane_port
+from tests.kit.memory_cluster import collect, read_ledger
 from tests.kit.moving_cluster import MovingCluster, moving_cluster
 
 STORY_S = 60.0
@@ -56,9 +57,7 @@ async def test_a_busy_writer_without_a_spare_goes_on_with_the_same_bookies(lane:
         value = (await client.read_metadata(writer.ledger_id)).value
         assert (len(value.fragments), value.last_entry_id) == (1, count - 1)
         assert cluster.marks() == []
-        async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
-            read = [one async for batch in reader.read(0, count - 1) for one in batch.to_list()]
-        assert read == [b"entry %d" % k for k in range(count)]
+        assert await read_ledger(client, writer.ledger_id, recover=False) == [b"entry %d" % k for k in range(count)]
 
 
 @ON_EACH_LANE
@@ -87,12 +86,7 @@ async def test_a_tail_goes_on_to_the_last_entry(lane: str, tmp_path: Path) -> No
         await writer.append(b"entry 0")
         seen = list[bytes]()
         async with await reading.open_ledger(writer.ledger_id, recover=False) as reader:
-
-            async def follow() -> None:
-                async for batch in reader.tail():
-                    seen.extend(batch.to_list())
-
-            following = asyncio.create_task(follow())
+            following = asyncio.create_task(collect(reader.tail(), seen))
             for number, bookie_id in enumerate(sorted(cluster.bookies)):
                 await cluster.move(bookie_id)
                 for k in range(number * 10, number * 10 + 10):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bk_core.errors import NoSuchLedgerError
-from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_cluster import FAST, collect, memory_cluster
 from tests.kit.memory_store import MemoryStore
 from tests.kit.waiting import eventually
 
@@ -85,13 +85,8 @@ async def test_a_tail_of_a_ledger_that_is_deleted_ends_with_an_error() -> None:
         writer = await cluster.client().create_ledger()
         await writer.append(b"0")
         reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
-        got = []
-
-        async def follow() -> None:
-            async for batch in reader.tail(0):
-                got.extend(batch.to_list())
-
-        tail = asyncio.create_task(follow())
+        got = list[bytes]()
+        tail = asyncio.create_task(collect(reader.tail(0), got))
         await eventually(lambda: got == [b"0"])
         await cluster.client().delete_ledger(writer.ledger_id)
         with pytest.raises(NoSuchLedgerError):

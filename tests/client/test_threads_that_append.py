@@ -16,7 +16,7 @@ from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import WindowFullError
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import memory_cluster
+from tests.kit.memory_cluster import memory_cluster, read_ledger
 from tests.kit.switching import tiny_switches
 
 SMALL = ClientConfig(window_bytes_max=8 << 10, frame_bytes=1 << 10)
@@ -113,7 +113,4 @@ async def test_each_id_that_threads_and_tasks_were_told_names_their_entry_in_the
         async with asyncio.timeout(40):
             await asyncio.gather(*work)
             await writer.close()
-        reader = await client.open_ledger(writer.ledger_id, recover=False, password=PASSWORD)
-        found = [p async for batch in reader.read(0, reader.last_add_confirmed) for p in batch.to_list()]
-        await reader.close()
-        assert found == told.all()
+        assert await read_ledger(client, writer.ledger_id, recover=False, password=PASSWORD) == told.all()

@@ -28,7 +28,7 @@ from bk_core.placement import FLAT
 from bk_core.protocol.events import MetadataConflicted
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_cluster import FAST, collect, memory_cluster
 from tests.kit.waiting import eventually
 
 
@@ -104,12 +104,7 @@ async def test_the_last_entry_of_an_idle_writer_reaches_a_tail() -> None:
         await writer.append(b"first")
         reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
         seen: list[bytes] = []
-
-        async def follow() -> None:
-            async for batch in reader.tail(0):
-                seen.extend(batch.to_list())
-
-        task = asyncio.create_task(follow())
+        task = asyncio.create_task(collect(reader.tail(0), seen))
         await eventually(lambda: seen == [b"first"])
         began = asyncio.get_running_loop().time()
         await writer.append(b"second")
@@ -126,12 +121,7 @@ async def test_a_tail_reads_to_the_end_of_a_ledger_that_is_closed_under_it() -> 
         writer = await cluster.client().create_ledger()
         reader = await cluster.client().open_ledger(writer.ledger_id, recover=False)
         seen: list[bytes] = []
-
-        async def follow() -> None:
-            async for batch in reader.tail(0):
-                seen.extend(batch.to_list())
-
-        task = asyncio.create_task(follow())
+        task = asyncio.create_task(collect(reader.tail(0), seen))
         for part in range(10):
             await writer.append_batch(EntryBatch.from_list(entries(10, part * 10)))
         await writer.close()

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from bk_core import blocking
 from bk_core.client import BookKeeper, ClientConfig
-from bk_core.model import BookieServiceInfo
+from bk_core.entries.batch import EntryBatch
+from bk_core.model import BookieServiceInfo, LedgerId
 from tests.kit.memory_bookie import MemoryNetwork
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 
@@ -97,3 +98,15 @@ def release(cluster: MemoryBookKeeper) -> None:
     """End the effect of :func:`hold`."""
     for bookie in cluster.network.bookies.values():
         bookie.release_commits()
+
+
+async def read_ledger(client: BookKeeper, ledger_id: LedgerId, *, recover: bool, password: bytes = b"") -> list[bytes]:
+    """Open a ledger and return its entries up to the LAC."""
+    async with await client.open_ledger(ledger_id, recover=recover, password=password) as reader:
+        return [entry async for batch in reader.read(0, reader.last_add_confirmed) for entry in batch.to_list()]
+
+
+async def collect(batches: AsyncIterable[EntryBatch], seen: list[bytes]) -> None:
+    """Add the entries of batches to ``seen`` while they come, for a test that follows a ledger in a task."""
+    async for batch in batches:
+        seen += batch.to_list()

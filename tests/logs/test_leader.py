@@ -21,7 +21,7 @@ from bk_core.errors import (
 )
 from bk_core.model import LedgerState
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
-from tests.kit.memory_cluster import memory_cluster
+from tests.kit.memory_cluster import hold, memory_cluster, release
 from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, one_log, read_all
 
@@ -85,8 +85,7 @@ async def test_no_entry_enters_the_next_ledger_before_the_previous_one_is_confir
         leader = await log.lead()
         await leader.append(b"0")
         first = leader.ledger_id
-        for name in cluster.names:
-            cluster.network.bookies[name].hold_commits()
+        hold(cluster)
         waiting = leader.append_nowait(b"1")
         rolling = asyncio.create_task(leader.roll())
         await eventually(lambda: leader.ledger_id != first)
@@ -97,8 +96,7 @@ async def test_no_entry_enters_the_next_ledger_before_the_previous_one_is_confir
         await asyncio.sleep(0.02)
         assert not held.done()
         assert leader._appends.writer._machine.lap == -1  # nothing was sent
-        for name in cluster.names:
-            cluster.network.bookies[name].release_commits()
+        release(cluster)
         await held
         await rolling
         assert leader.ledger_id != first
@@ -113,8 +111,7 @@ async def test_what_is_held_in_a_roll_is_bounded() -> None:
         log = log_of(cluster.client(small))
         leader = await log.lead()
         await leader.append(b"0")
-        for name in cluster.names:
-            cluster.network.bookies[name].hold_commits()
+        hold(cluster)
         leader.append_nowait(b"1")
         first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
         await eventually(lambda: leader.ledger_id != first)
@@ -126,8 +123,7 @@ async def test_what_is_held_in_a_roll_is_bounded() -> None:
         assert queued == 12
         late = asyncio.create_task(leader.append(bytes(100_000)))
         await asyncio.sleep(0.02)
-        for name in cluster.names:
-            cluster.network.bookies[name].release_commits()
+        release(cluster)
         await rolling
         assert await late == queued
         await leader.close()
@@ -139,16 +135,14 @@ async def test_a_batch_that_waits_for_room_when_a_roll_begins_stays_in_one_piece
         log = log_of(cluster.client(ClientConfig(window_bytes_max=1 << 20, frame_bytes=1 << 18)))
         leader = await log.lead()
         await leader.append(b"0")
-        for name in cluster.names:
-            cluster.network.bookies[name].hold_commits()
+        hold(cluster)
         batch = asyncio.create_task(leader.append_batch(EntryBatch.from_list([bytes(100_000)] * 30)))
         await asyncio.sleep(0.02)
         first, rolling = leader.ledger_id, asyncio.create_task(leader.roll())
         await eventually(lambda: not leader._appends._gate.is_set())
         later = asyncio.create_task(leader.append_batch(EntryBatch.from_list([b"1"])))
         await asyncio.sleep(0.02)
-        for name in cluster.names:
-            cluster.network.bookies[name].release_commits()
+        release(cluster)
         assert await batch == 30
         assert await later == 31
         await rolling

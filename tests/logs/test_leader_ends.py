@@ -14,7 +14,7 @@ from bk_core.errors import (
     LeadershipLostError,
     NotEnoughBookiesError,
 )
-from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_cluster import FAST, hold, memory_cluster, release
 from tests.kit.waiting import eventually
 from tests.logs.leader_kit import log_of, one_log, read_all
 
@@ -118,15 +118,13 @@ async def test_an_application_that_is_cancelled_while_it_takes_over_gives_the_lo
     async with memory_cluster() as cluster:
         old = await log_of(cluster.client()).lead()
         await old.append(b"0")
-        for name in cluster.names:
-            cluster.network.bookies[name].hold_commits()  # so that the fence has no answer
+        hold(cluster)  # so that the fence has no answer
         log = log_of(cluster.client())
         taking = asyncio.create_task(log.lead())
         await asyncio.sleep(0.05)
         taking.cancel()
         await asyncio.sleep(0.01)
-        for name in cluster.names:
-            cluster.network.bookies[name].release_commits()
+        release(cluster)
         with pytest.raises(asyncio.CancelledError):
             await taking
         assert not (await log.head()).value.open_extents

@@ -14,7 +14,7 @@ from bk_core.client.running.metrics import METRICS, ClientMetrics
 from bk_core.errors import LedgerFencedError
 from bk_core.observe.slow_log import BURST, SlowLog
 from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import FAST, memory_cluster
+from tests.kit.memory_cluster import FAST, hold, memory_cluster, release
 from tests.kit.prometheus_text import parse
 from tests.kit.waiting import eventually
 
@@ -65,12 +65,10 @@ def test_slow_append_is_logged_with_its_sessions(caplog: pytest.LogCaptureFixtur
             writer = await client.create_ledger(password=PASSWORD)
             await writer.append(b"fast")
             assert client.metrics().slow_operations == 0
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
+            hold(cluster)
             slow = asyncio.ensure_future(writer.append(b"slow"))
             await asyncio.sleep(0.05)
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
+            release(cluster)
             await slow
             assert client.metrics().slow_operations == 1
             await writer.close()
@@ -112,12 +110,10 @@ def test_a_slow_recovery_is_counted_and_logged_with_its_ledger(caplog: pytest.Lo
             second = await cluster.client().create_ledger(password=PASSWORD)
             await second.append(b"x")
             slow = cluster.client(replace(FAST, slow_operation_ms=20))
-            for name in cluster.names:
-                cluster.network.bookies[name].hold_commits()
+            hold(cluster)
             opening = asyncio.ensure_future(slow.open_ledger(second.ledger_id, recover=True, password=PASSWORD))
             await asyncio.sleep(0.05)
-            for name in cluster.names:
-                cluster.network.bookies[name].release_commits()
+            release(cluster)
             await opening
             assert slow.metrics().slow_operations >= 1
 

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from bk_core.client import ClientConfig, LedgerWriter
+from bk_core.client import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
-from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster, hold, memory_cluster, release
+from tests.kit.memory_cluster import blocking_cluster, hold, memory_cluster, read_ledger, release
 from tests.kit.waiting import eventually
 
 SMALL = ClientConfig(
@@ -23,11 +23,6 @@ SMALL = ClientConfig(
     explicit_lac_delay_ms=30_000,  # so that only acks can make a queued entry go
     lac_stall_ms=30_000,
 )
-
-
-async def entries_of(cluster: MemoryBookKeeper, writer: LedgerWriter) -> list[bytes]:
-    reader = await cluster.client().open_ledger(writer.ledger_id, recover=True)
-    return [value async for batch in reader.read(0, reader.last_add_confirmed) for value in batch.to_list()]
 
 
 def batch_of(mark: str, count: int) -> EntryBatch:
@@ -57,7 +52,7 @@ async def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id
         stop.set()
         await asyncio.to_thread(thread.join)
         await writer.flush()
-        found = await entries_of(cluster, writer)
+        found = await read_ledger(cluster.client(), writer.ledger_id, recover=True)
         for end, batch in zip(ends, batches.values(), strict=True):
             assert found[end - 59 : end + 1] == batch.to_list()
         assert told
@@ -97,7 +92,8 @@ async def test_a_batch_that_is_given_up_lets_the_next_one_in() -> None:
         assert await behind == queued + 1 < 19
         writer.append_nowait(b"nobody is in the way")
         await writer.close()
-        assert (await entries_of(cluster, writer))[-2:] == [b"behind", b"nobody is in the way"]
+        found = await read_ledger(cluster.client(), writer.ledger_id, recover=True)
+        assert found[-2:] == [b"behind", b"nobody is in the way"]
 
 
 async def test_an_entry_larger_than_the_window_is_sent_once_nothing_else_is_held() -> None:
