@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +26,7 @@ from bk_core.errors import (
 )
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import blocking_cluster, hold, release
+from tests.kit.waiting import in_thread
 
 
 @pytest.fixture
@@ -109,17 +109,8 @@ def test_what_is_not_bytes_is_refused_and_leaves_the_entries_around_it(bookkeepe
 
 def test_many_threads_append_to_one_ledger(bookkeeper: BookKeeper) -> None:
     with bookkeeper.create_ledger() as ledger:
-        ids: list[int] = []
-
-        def work() -> None:
-            for _ in range(50):
-                ids.append(ledger.append(b"x"))
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        appending = [in_thread(lambda: [ledger.append(b"x") for _ in range(50)]) for _ in range(8)]
+        ids = [entry_id for each in appending for entry_id in each.result()]
     assert sorted(ids) == list(range(400))
 
 
@@ -178,22 +169,12 @@ def test_closing_the_client_ends_who_waits_for_an_append() -> None:
     with blocking_cluster(3, ClientConfig(add_timeout_ms=60_000)) as (bookkeeper, cluster):
         ledger = bookkeeper.create_ledger()
         hold(cluster)
-        raised: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                ledger.append(b"never confirmed")
-            except BookKeeperError as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
+        waiting = in_thread(ledger.append, b"never confirmed")
         time.sleep(0.05)
         bookkeeper.close()
-        thread.join(5)
-        assert not thread.is_alive()
-        assert isinstance(raised[0], ClientClosedError)
-        assert raised[0].outcome is Outcome.UNKNOWN
+        error = waiting.exception(5)
+        assert isinstance(error, ClientClosedError)
+        assert error.outcome is Outcome.UNKNOWN
 
 
 def test_a_closed_client_says_so(bookkeeper: BookKeeper) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from bk_core.logs.named_log import NamedLog
 from tests.kit.memory_cluster import blocking_cluster, collect, hold, memory_cluster
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, in_thread
 
 
 @pytest.mark.parametrize("what", ["reader", "client"])
@@ -62,21 +63,12 @@ def test_a_thread_that_tails_is_told_when_the_client_or_its_reader_closes(what: 
         ledger.append(b"0")
         leader.append(b"0")
         reader = bookkeeper.open_ledger(ledger.ledger_id, recover=False)
-        first, raised = threading.Event(), list[BaseException]()
-
-        def work() -> None:
-            try:
-                for _ in bookkeeper.log("events").tail(0) if what == "log" else reader.tail(0):
-                    first.set()
-            except ClientClosedError as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        assert first.wait(5)
+        tail: Iterator[object] = bookkeeper.log("events").tail(0) if what == "log" else reader.tail(0)
+        in_thread(next, tail).result(5)
+        waiting = in_thread(next, tail)
+        time.sleep(0.05)
         (reader if what == "reader alone" else bookkeeper).close()
-        thread.join(5)
-        assert len(raised) == 1
+        assert isinstance(waiting.exception(5), ClientClosedError)
 
 
 async def test_a_recovery_that_is_under_way_is_told_and_leaves_nothing_behind() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from random import Random
 
@@ -38,9 +37,9 @@ async def read(entries: list[bytes], wanted: ColumnsWanted, digest_type: DigestT
     return found
 
 
-def test_the_wanted_columns_come_alone() -> None:
+async def test_the_wanted_columns_come_alone() -> None:
     entries = [column_entry(Random(n), SIZES) for n in range(700)]  # several windows
-    found = asyncio.run(read(entries, WANTED, DigestType.CRC32C))
+    found = await read(entries, WANTED, DigestType.CRC32C)
     assert all(isinstance(batch, ColumnBatch) for batch in found)
     parts = [part for batch in found if isinstance(batch, ColumnBatch) for part in batch.parts.to_list()]
     assert parts == [regions_of(entry, WANTED.places) for entry in entries]
@@ -48,10 +47,10 @@ def test_the_wanted_columns_come_alone() -> None:
 
 
 @pytest.mark.parametrize("case", ["small entries", "CRC32", "an entry without a directory"])
-def test_entries_come_whole_where_parts_cannot_be_had_or_do_not_pay(case: str) -> None:
+async def test_entries_come_whole_where_parts_cannot_be_had_or_do_not_pay(case: str) -> None:
     sizes = (80, 80, 16) if case == "small entries" else SIZES
     entries = [column_entry(Random(n), sizes) for n in range(9)]
     if case == "an entry without a directory":
         entries[4] = b"not of codec arrow" * 3000
-    found = asyncio.run(read(entries, WANTED, DigestType.CRC32 if case == "CRC32" else DigestType.CRC32C))
+    found = await read(entries, WANTED, DigestType.CRC32 if case == "CRC32" else DigestType.CRC32C)
     assert [entry for batch in found if isinstance(batch, EntryBatch) for entry in batch.to_list()] == entries

@@ -83,20 +83,16 @@ async def test_a_force_of_a_fenced_writer_says_so(tmp_path: Path) -> None:
             await writer.force()
 
 
-def test_the_window_bounds_what_is_not_forced() -> None:
+async def test_the_window_bounds_what_is_not_forced() -> None:
     small = replace(CALM, window_bytes_max=64 << 10, slow_bookie_bytes_max=128 << 10, frame_bytes=4 << 10)
-
-    async def work(config: ClientConfig) -> None:
-        async with asyncio.timeout(60), memory_cluster() as cluster:
-            writer = await cluster.client(config).create_ledger(deferred_sync=True)
-            for _ in range(100):
-                await writer.append(bytes(4000))
-                assert writer._machine.retained_bytes < 100 << 10, "the window, and a few entries on their way"
-            assert writer.last_add_confirmed > 30, "it forced by itself"
-            await writer.close()
-            assert writer.metadata.last_entry_id == 99
-
-    asyncio.run(work(small))
+    async with memory_cluster() as cluster:
+        writer = await cluster.client(small).create_ledger(deferred_sync=True)
+        for _ in range(100):
+            await writer.append(bytes(4000))
+            assert writer._machine.retained_bytes < 100 << 10, "the window, and a few entries on their way"
+        assert writer.last_add_confirmed > 30, "it forced by itself"
+        await writer.close()
+        assert writer.metadata.last_entry_id == 99
 
 
 async def test_a_force_waits_for_what_is_queued_and_ends_with_the_writer() -> None:

@@ -18,6 +18,7 @@ from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, Outcome
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, hold, release
+from tests.kit.waiting import in_thread
 
 QUIET = replace(FAST, frame_bytes=1_000, window_bytes_max=4_000, add_timeout_ms=60_000, add_quorum_timeout_ms=60_000)
 
@@ -88,6 +89,11 @@ def test_an_interrupted_recovery_stops_where_it_is(cluster: list[MemoryBookKeepe
     assert not bookkeeper.read_metadata(ledger.ledger_id).value.is_closed
 
 
+def list_for_ever(client: BookKeeper) -> None:
+    while True:
+        client.list_ledgers()
+
+
 def test_nothing_that_is_begun_while_the_client_closes_waits_for_ever(cluster: list[MemoryBookKeeper]) -> None:
     async def make() -> Any:
         cluster.append(MemoryBookKeeper(4))
@@ -95,22 +101,9 @@ def test_nothing_that_is_begun_while_the_client_closes_waits_for_ever(cluster: l
 
     for _ in range(20):
         client = BookKeeper(make)
-        ended: list[str] = []
-
-        def work(client: BookKeeper = client, ended: list[str] = ended) -> None:
-            try:
-                while True:
-                    client.list_ledgers()
-            except ClientClosedError as error:
-                ended.append(error.what)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        calling = [in_thread(list_for_ever, client) for _ in range(4)]
         client.close()
-        for thread in threads:
-            thread.join(5)
-        assert len(ended) == 4
+        assert {type(each.exception(5)) for each in calling} == {ClientClosedError}
 
 
 def test_what_is_called_while_the_loop_ends_is_refused_at_once(
@@ -127,11 +120,9 @@ def test_what_is_called_while_the_loop_ends_is_refused_at_once(
 
     bookkeeper.begin(stubborn)
     bookkeeper.list_ledgers()
-    closing = threading.Thread(target=bookkeeper.close)
-    closing.start()
+    closing = in_thread(bookkeeper.close)
     assert ending.wait(5)
     with pytest.raises(ClientClosedError) as caught:
         bookkeeper.list_ledgers()
     assert caught.value.outcome is Outcome.NOT_APPLIED
-    closing.join(5)
-    assert not closing.is_alive()
+    closing.result(5)

@@ -82,28 +82,25 @@ async def work(bookkeeper: BookKeeper, number: int) -> None:
 
 @pytest.mark.long
 @ON_EACH_LANE
-def test_nothing_of_what_has_ended_stays_in_a_client_or_a_bookie(lane: str, tmp_path: Path) -> None:
-    async def story() -> None:
-        uri = f"memory://{uuid.uuid4().hex}"
-        store = open_store(uri)
-        store.initialize_cluster()
-        bookie = await Bookie.start(bookie_config(tmp_path, uri))
-        bookkeeper = await connect(uri, config=ClientConfig(lanes=lane, watch_timeout_ms=WATCH_MS))
-        try:
-            rounds, held = itertools.count(), list[Counter[str]]()
-            for count in (WARM_ROUNDS, ROUNDS, ROUNDS):
-                for _ in range(count):
-                    await work(bookkeeper, next(rounds))
-                await asyncio.sleep(1.2 * WATCH_MS / 1000)
-                held.append(held_by(bookkeeper, bookie))
-        finally:
-            await bookkeeper.close()
-            await bookie.stop()
-            store.close()
-        assert len(held[0]) > 60, "the walk sees clients and bookies"
-        bounded = BOUNDED | BOUNDED_BOOKIE_RPC if lane == BOOKIE_RPC else BOUNDED
-        more, again = (grown(before, after, bounded) for before, after in itertools.pairwise(held))
-        kept = {name for name in more.keys() & again.keys() if min(more[name], again[name]) >= ROUNDS}
-        assert kept == set(), "each round leaves something"
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+async def test_nothing_of_what_has_ended_stays_in_a_client_or_a_bookie(lane: str, tmp_path: Path) -> None:
+    uri = f"memory://{uuid.uuid4().hex}"
+    store = open_store(uri)
+    store.initialize_cluster()
+    bookie = await Bookie.start(bookie_config(tmp_path, uri))
+    bookkeeper = await connect(uri, config=ClientConfig(lanes=lane, watch_timeout_ms=WATCH_MS))
+    try:
+        rounds, held = itertools.count(), list[Counter[str]]()
+        for count in (WARM_ROUNDS, ROUNDS, ROUNDS):
+            for _ in range(count):
+                await work(bookkeeper, next(rounds))
+            await asyncio.sleep(1.2 * WATCH_MS / 1000)
+            held.append(held_by(bookkeeper, bookie))
+    finally:
+        await bookkeeper.close()
+        await bookie.stop()
+        store.close()
+    assert len(held[0]) > 60, "the walk sees clients and bookies"
+    bounded = BOUNDED | BOUNDED_BOOKIE_RPC if lane == BOOKIE_RPC else BOUNDED
+    more, again = (grown(before, after, bounded) for before, after in itertools.pairwise(held))
+    kept = {name for name in more.keys() & again.keys() if min(more[name], again[name]) >= ROUNDS}
+    assert kept == set(), "each round leaves something"

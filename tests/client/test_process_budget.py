@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,7 @@ from bk_core.entries.batch import EntryBatch
 from bk_core.errors import InvalidArgumentError, WindowFullError
 from bk_core.protocol.events import MetadataConflicted
 from tests.kit.memory_cluster import hold, memory_cluster, release
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, in_thread
 
 MIB = 1 << 20
 CONFIG = ClientConfig(
@@ -174,9 +173,6 @@ def test_a_client_that_is_collected_while_its_thread_holds_the_lock_waits_for_no
         with budget._lock:
             close_small()
 
-    thread = threading.Thread(target=collected, daemon=True)
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
+    in_thread(collected).result(10)
     assert budget.take(1, 600, 0, None) == budget.take(2, 600, 0, None) == budget.take(1, 600, 0, None) == 600
     close_large()

@@ -18,6 +18,7 @@ from bk_core.errors import WindowFullError
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster, read_ledger
 from tests.kit.switching import tiny_switches
+from tests.kit.waiting import in_thread
 
 SMALL = ClientConfig(window_bytes_max=8 << 10, frame_bytes=1 << 10)
 EACH = 1500
@@ -68,14 +69,11 @@ def test_two_threads_put_and_one_takes_and_each_id_names_its_payload() -> None:
                 entry_id = queue.put(payload)
             told.note(entry_id, [payload])
 
-    threads = [threading.Thread(target=put, args=(name,)) for name in range(2)]
-    for each in threads:
-        each.start()
-    while any(each.is_alive() for each in threads) or len(queue):
+    putting = [in_thread(put, name) for name in range(2)]
+    while not all(each.done() for each in putting) or len(queue):
         if len(queue):
             taken += queue.take(100)[0].to_list()
-    for each in threads:
-        each.join()
+    assert [each.exception() for each in putting] == [None, None]
     assert taken == told.all()
     assert queue.bytes == 0
 

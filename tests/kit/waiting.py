@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 POLL_S = 0.01
 SHUTDOWN_POLL_S = 0.01
@@ -36,3 +41,18 @@ async def eventually(condition: Callable[[], object], within_s: float = 10.0, po
     async with asyncio.timeout(within_s):
         while not condition():
             await asyncio.sleep(poll_s)
+
+
+def in_thread(call: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Call a function in a new thread and return its future result. A call that never ends does not keep the process
+    alive."""
+    future = Future[T]()
+
+    def work() -> None:
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future

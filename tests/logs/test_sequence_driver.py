@@ -27,8 +27,10 @@ from tests.logs.change_kit import EMPTY
 WAIT = ask.Wait(1)
 
 
-def test_answers_and_errors_reach_the_sequence_where_it_waits() -> None:
+async def test_answers_and_errors_reach_the_sequence_where_it_waits() -> None:
     heard: list[Any] = []
+    broken = BookKeeperError("broken")
+    told = [7, broken, None]
 
     def steps() -> Steps[str]:
         heard.append((yield WAIT))
@@ -39,20 +41,17 @@ def test_answers_and_errors_reach_the_sequence_where_it_waits() -> None:
         yield WAIT
         return "end"
 
-    told = [7, BookKeeperError("broken"), None]
-
     async def answer(request: ask.Request) -> Any:
         assert request == WAIT
-        if isinstance(told[0], BookKeeperError):
+        if told[0] is broken:
             raise told.pop(0)
         return told.pop(0)
 
-    broken = told[1]
-    assert asyncio.run(carry_out(steps(), answer)) == "end"
+    assert await carry_out(steps(), answer) == "end"
     assert heard == [7, broken]
 
 
-def test_what_the_sequence_does_not_catch_is_raised() -> None:
+async def test_what_the_sequence_does_not_catch_is_raised() -> None:
     def steps() -> Steps[None]:
         yield WAIT
 
@@ -60,7 +59,7 @@ def test_what_the_sequence_does_not_catch_is_raised() -> None:
         raise BookKeeperError("broken")
 
     with pytest.raises(BookKeeperError, match="broken"):
-        asyncio.run(carry_out(steps(), answer))
+        await carry_out(steps(), answer)
 
 
 async def test_a_sequence_that_nobody_waits_for_asks_for_nothing_more() -> None:
@@ -99,15 +98,15 @@ def two_logs() -> list[LogStore]:
     return logs
 
 
-def test_a_log_that_cannot_answer_does_not_keep_the_others_from_it() -> None:
+async def test_a_log_that_cannot_answer_does_not_keep_the_others_from_it() -> None:
     request = ask.ForLogs({"a": ask.ReadHead(), "b": ask.ReadHead()}, sync=True)
-    found = asyncio.run(answers(two_logs()).answer(request))
+    found = await answers(two_logs()).answer(request)
     assert found["a"].head.value == EMPTY
     assert isinstance(found["b"], NoSuchLogError)
 
 
 @pytest.mark.rule("N2")
-def test_a_ledger_that_cannot_be_recovered_now_is_not_one_that_does_not_exist() -> None:
+async def test_a_ledger_that_cannot_be_recovered_now_is_not_one_that_does_not_exist() -> None:
     end = commit.LedgerEnd(entry_count=3, size_bytes=3)
 
     async def recover(ledger_id: int) -> LedgerEnd:
@@ -121,5 +120,5 @@ def test_a_ledger_that_cannot_be_recovered_now_is_not_one_that_does_not_exist() 
         answering = Answers(two_logs(), recover)
         return (await answering.answer(ask.ForLogs({"a": ask.RecoverLedgers(ledgers)})))["a"]
 
-    assert asyncio.run(recovered(7, 8)) == ask.LedgersRecovered({7: end}, frozenset({8}))
-    assert isinstance(asyncio.run(recovered(7, 8, 9)), RecoveryInconclusiveError)
+    assert await recovered(7, 8) == ask.LedgersRecovered({7: end}, frozenset({8}))
+    assert isinstance(await recovered(7, 8, 9), RecoveryInconclusiveError)

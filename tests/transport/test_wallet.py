@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any, cast
 
 import pytest
@@ -16,14 +15,6 @@ from bk_core.transport import wallet as module
 from bk_core.transport.port import NewSession, RefusedError
 from bk_core.transport.wallet import Ask, Held, Permits, Wallet
 from bk_core.wire.lane.reasons import AttachMode, Reason
-
-
-def run(story: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(10):
-            await story
-
-    asyncio.run(bounded())
 
 
 def asker(asked: list[str], name: str, answer: asyncio.Future[None] | BaseException | None) -> Ask:

@@ -58,25 +58,21 @@ async def closed_port() -> int:
 
 @pytest.mark.long
 @pytest.mark.rule("P3")
-def test_a_bookie_that_is_gone_is_looked_up_less_and_less_often() -> None:
-    async def story() -> tuple[int, float]:
-        asked = list[str]()
-        transport = transport_to(await closed_port(), lambda bookie: asked.append(bookie))
-        until = asyncio.get_running_loop().time() + 1.5
-        while asyncio.get_running_loop().time() < until:
-            with pytest.raises(BookieUnreachableError):
-                await transport.link("b1").bookie_info(deadline_s=1)
-        search = transport._whereabouts._searches["b1"]
-        search.began -= 1000
-        await asyncio.sleep(0.2)
+async def test_a_bookie_that_is_gone_is_looked_up_less_and_less_often() -> None:
+    asked, loop = list[str](), asyncio.get_running_loop()
+    transport = transport_to(await closed_port(), asked.append)
+    until = loop.time() + 1.5
+    while loop.time() < until:
         with pytest.raises(BookieUnreachableError):
             await transport.link("b1").bookie_info(deadline_s=1)
-        left_s = search.next_at - asyncio.get_running_loop().time()
-        await transport.close()
-        return len(asked), left_s
-
-    count, left_s = asyncio.run(story())
-    assert 5 <= count <= 18
+    search = transport._whereabouts._searches["b1"]
+    search.began -= 1000
+    await asyncio.sleep(0.2)
+    with pytest.raises(BookieUnreachableError):
+        await transport.link("b1").bookie_info(deadline_s=1)
+    left_s = search.next_at - loop.time()
+    await transport.close()
+    assert 5 <= len(asked) <= 18
     assert 9 < left_s <= 10, "whoever is away for long is looked up every ten seconds"
 
 
@@ -91,40 +87,33 @@ async def test_a_search_ends_when_the_bookie_is_reached_so_that_the_next_one_beg
     server.close()
 
 
-def test_a_host_that_says_nothing_is_left_for_the_new_address() -> None:
-    async def story() -> float:
-        silent, server = await listening(), await listening(serve_well)
-        transport = transport_to(port_of(silent), lambda _: registered(port_of(server)))
-        began = time.monotonic()
-        await transport.link("b1").bookie_info(deadline_s=4)
-        took_s = time.monotonic() - began
-        await transport.close()
-        silent.close()
-        server.close()
-        return took_s
-
-    assert asyncio.run(story()) < 2
+async def test_a_host_that_says_nothing_is_left_for_the_new_address() -> None:
+    silent, server = await listening(), await listening(serve_well)
+    transport = transport_to(port_of(silent), lambda _: registered(port_of(server)))
+    began = time.monotonic()
+    await transport.link("b1").bookie_info(deadline_s=4)
+    assert time.monotonic() - began < 2
+    await transport.close()
+    silent.close()
+    server.close()
 
 
-def test_a_store_that_is_away_holds_up_no_connection_for_long() -> None:
-    hangs = threading.Event()
+async def test_a_store_that_is_away_holds_up_no_connection_for_long() -> None:
+    hangs, took = threading.Event(), list[float]()
 
     def look_up(_: str) -> None:
         hangs.wait(10)
         raise MetadataUnavailableError("away")
 
-    async def story() -> list[float]:
-        transport, took = transport_to(await closed_port(), look_up), list[float]()
-        for _ in range(3):
-            began = time.monotonic()
-            with pytest.raises(BookieUnreachableError):
-                await transport.link("b1").bookie_info(deadline_s=5)
-            took.append(time.monotonic() - began)
-        hangs.set()
-        await transport.close()
-        return took
-
-    first, *others = asyncio.run(story())
+    transport = transport_to(await closed_port(), look_up)
+    for _ in range(3):
+        began = time.monotonic()
+        with pytest.raises(BookieUnreachableError):
+            await transport.link("b1").bookie_info(deadline_s=5)
+        took.append(time.monotonic() - began)
+    hangs.set()
+    await transport.close()
+    first, *others = took
     assert LOOK_UP_S_MAX <= first < LOOK_UP_S_MAX + 1
     assert max(others) < LOOK_UP_S_MAX, "they do not wait for the same look-up again"
 

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -22,17 +22,10 @@ from bk_core.client.reading.batch_iterator import BatchIterator
 from bk_core.errors import ClientClosedError, EntryUnreadableError, InvalidArgumentError
 from bk_core.logs.named_log import NamedLog
 from tests.kit.memory_cluster import blocking_cluster, memory_cluster
+from tests.kit.waiting import in_thread
 
 WAIT_S = 10.0
 Values = list[bytes]
-
-
-def run(work: Callable[[BookKeeper], Coroutine[Any, Any, None]]) -> None:
-    async def body() -> None:
-        async with asyncio.timeout(WAIT_S), memory_cluster(3) as cluster, cluster.client() as bookkeeper:
-            await work(bookkeeper)
-
-    asyncio.run(body())
 
 
 class Ticks:
@@ -69,8 +62,8 @@ async def ledger_tail(bookkeeper: BookKeeper) -> tuple[BatchIterator[Any], Ledge
     return (await bookkeeper.open_ledger(writer.ledger_id, recover=False)).tail(), writer
 
 
-def test_a_tail_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
-    async def work(bookkeeper: BookKeeper) -> None:
+async def test_a_tail_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
+    async with memory_cluster(3) as cluster, cluster.client() as bookkeeper:
         tail, writer = await ledger_tail(bookkeeper)
         found: Values = []
         for number in range(5):
@@ -82,11 +75,9 @@ def test_a_tail_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
         found += [bytes(each) async for batch in tail for each in batch.to_list()]
         assert found == [b"0", b"1", b"2", b"3", b"4"]
 
-    run(work)
 
-
-def test_a_tail_of_a_log_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
-    async def work(bookkeeper: BookKeeper) -> None:
+async def test_a_tail_of_a_log_whose_wait_was_cancelled_goes_on_where_it_was() -> None:
+    async with memory_cluster(3) as cluster, cluster.client() as bookkeeper:
         log = NamedLog(bookkeeper, "events")
         async with await log.lead() as leader, log.tail(0) as tail:
             found: list[tuple[int, Values]] = []
@@ -97,12 +88,10 @@ def test_a_tail_of_a_log_whose_wait_was_cancelled_goes_on_where_it_was() -> None
                 found.append((offset, [bytes(each) for each in batch.to_list()]))
             assert found == [(0, [b"0"]), (1, [b"1"]), (2, [b"2"])]
 
-    run(work)
-
 
 @pytest.mark.parametrize("what", ["ledger", "log"])
-def test_a_read_that_is_cancelled_again_and_again_gives_each_entry_once(what: str) -> None:
-    async def work(bookkeeper: BookKeeper) -> None:
+async def test_a_read_that_is_cancelled_again_and_again_gives_each_entry_once(what: str) -> None:
+    async with memory_cluster(3) as cluster, cluster.client() as bookkeeper:
         log = NamedLog(bookkeeper, "events")
         async with await log.lead() as leader:
             for number in range(200):
@@ -124,8 +113,6 @@ def test_a_read_that_is_cancelled_again_and_again_gives_each_entry_once(what: st
                 batch = answer if what == "ledger" else answer[1]
                 found += [bytes(each) for each in batch.to_list()]
         assert found == [b"%d" % number for number in range(200)]
-
-    run(work)
 
 
 # --- the iterator itself -------------------------------------------------------------------------------------------
@@ -322,24 +309,14 @@ def test_a_second_thread_is_refused_and_a_close_wakes_the_first(thread: LoopThre
 
     source = BatchIterator(never())
     items: Any = AheadIterator(thread, source, len, 100) if is_ahead else BlockingIterator(thread, source)
-    told: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            next(items)
-        except BaseException as error:
-            told.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = in_thread(next, items)
     while not items._is_awaited:
         pass
     with pytest.raises(InvalidArgumentError, match="two threads"):
         next(items)
     threading.Event().wait(0.05)
     items.close()
-    waiting.join(WAIT_S)
-    assert [type(error) for error in told] == [ClientClosedError]
+    assert type(waiting.exception(WAIT_S)) is ClientClosedError
     with pytest.raises(StopIteration):
         next(items)
 

@@ -47,11 +47,7 @@ class Ledgers:
             self.sizes -= wanted.bytes
 
 
-def collected(ledgers: Ledgers, ranges: list[WantedRange], **limits: int) -> list[tuple[int, int, int]]:
-    return asyncio.run(_collected(ledgers, ranges, **limits))
-
-
-async def _collected(ledgers: Ledgers, ranges: list[WantedRange], **limits: int) -> list[tuple[int, int, int]]:
+async def collected(ledgers: Ledgers, ranges: list[WantedRange], **limits: int) -> list[tuple[int, int, int]]:
     found = []
     async with aclosing(read_ahead(ranges, ledgers.read, **limits)) as lists:
         async for ready in lists:
@@ -63,28 +59,28 @@ async def _collected(ledgers: Ledgers, ranges: list[WantedRange], **limits: int)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_range_comes_whole_and_in_order(seed: int) -> None:
+async def test_every_range_comes_whole_and_in_order(seed: int) -> None:
     ledgers = Ledgers(seed=seed)
-    found = collected(ledgers, wanted(50), ranges_max=8)
+    found = await collected(ledgers, wanted(50), ranges_max=8)
     assert found == [(i, first, count) for i in range(50) for first, count in ((0, 2), (2, 1))]
     assert ledgers.running_max == 8
 
 
-def test_what_is_under_way_is_bounded_in_bytes() -> None:
+async def test_what_is_under_way_is_bounded_in_bytes() -> None:
     ledgers = Ledgers()
-    assert len(collected(ledgers, wanted(30, size=40), bytes_max=100)) == 60
+    assert len(await collected(ledgers, wanted(30, size=40), bytes_max=100)) == 60
     assert ledgers.size_max <= 80
     alone = Ledgers()
-    assert len(collected(alone, wanted(5, size=1000), bytes_max=100)) == 10
+    assert len(await collected(alone, wanted(5, size=1000), bytes_max=100)) == 10
     assert alone.running_max == 1
 
 
-def test_nothing_wanted_is_nothing_read() -> None:
-    assert collected(Ledgers(), []) == []
-    assert collected(Ledgers(), [WantedRange(1, RECORD, 0, -1, 0)]) == []
+async def test_nothing_wanted_is_nothing_read() -> None:
+    assert await collected(Ledgers(), []) == []
+    assert await collected(Ledgers(), [WantedRange(1, RECORD, 0, -1, 0)]) == []
 
 
-def test_an_error_comes_after_all_that_stands_before_it() -> None:
+async def test_an_error_comes_after_all_that_stands_before_it() -> None:
     ledgers, found = Ledgers(missing=7), list[tuple[int, int]]()
 
     async def read() -> None:
@@ -92,17 +88,15 @@ def test_an_error_comes_after_all_that_stands_before_it() -> None:
             found.extend((number, batch.first_entry_id) for number, batch in ready)
 
     with pytest.raises(NoSuchEntryError):
-        asyncio.run(read())
+        await read()
     assert found == [*((i, first) for i in range(7) for first in (0, 2)), (7, 0)]
     assert ledgers.running == 0
 
 
 async def test_a_consumer_that_stops_early_leaves_nothing_running() -> None:
     ledgers = Ledgers()
-
     async with aclosing(read_ahead(wanted(1000, entries=100), ledgers.read)) as lists:
         await anext(lists)
-    assert ledgers.running == 0
     assert ledgers.running == 0
     assert ledgers.begun < 100
 

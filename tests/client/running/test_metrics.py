@@ -58,23 +58,19 @@ def test_every_counter_has_a_metric() -> None:
     assert set(families) == {metric.name for metric in METRICS}
 
 
-def test_slow_append_is_logged_with_its_sessions(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            client = cluster.client(replace(FAST, slow_operation_ms=30))
-            writer = await client.create_ledger(password=PASSWORD)
-            await writer.append(b"fast")
-            assert client.metrics().slow_operations == 0
-            hold(cluster)
-            slow = asyncio.ensure_future(writer.append(b"slow"))
-            await asyncio.sleep(0.05)
-            release(cluster)
-            await slow
-            assert client.metrics().slow_operations == 1
-            await writer.close()
-
-    with caplog.at_level(logging.WARNING, "bk_core.client.slow"):
-        asyncio.run(work())
+async def test_slow_append_is_logged_with_its_sessions(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_cluster(3) as cluster:
+        client = cluster.client(replace(FAST, slow_operation_ms=30))
+        writer = await client.create_ledger(password=PASSWORD)
+        await writer.append(b"fast")
+        assert client.metrics().slow_operations == 0
+        hold(cluster)
+        slow = asyncio.ensure_future(writer.append(b"slow"))
+        await asyncio.sleep(0.05)
+        release(cluster)
+        await slow
+        assert client.metrics().slow_operations == 1
+        await writer.close()
     (line,) = [record.getMessage() for record in caplog.records if record.name == "bk_core.client.slow"]
     assert line.startswith("slow: append to ledger 0, entries 1 to 1, ")
     assert all(f"{name} session " in line for name in ("b0", "b1", "b2"))
@@ -99,25 +95,21 @@ def test_slow_log_has_a_rate_and_counts_what_it_left_out(caplog: pytest.LogCaptu
     assert SlowLog(logging.getLogger("slow"), 0).threshold_s == float("inf")
 
 
-def test_a_slow_recovery_is_counted_and_logged_with_its_ledger(caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        async with memory_cluster(3) as cluster:
-            writer = await cluster.client().create_ledger(password=PASSWORD)
-            await writer.append(b"x")
-            quick = cluster.client(replace(FAST, slow_operation_ms=60_000))
-            await quick.open_ledger(writer.ledger_id, recover=True, password=PASSWORD)
-            assert quick.metrics().slow_operations == 0
-            second = await cluster.client().create_ledger(password=PASSWORD)
-            await second.append(b"x")
-            slow = cluster.client(replace(FAST, slow_operation_ms=20))
-            hold(cluster)
-            opening = asyncio.ensure_future(slow.open_ledger(second.ledger_id, recover=True, password=PASSWORD))
-            await asyncio.sleep(0.05)
-            release(cluster)
-            await opening
-            assert slow.metrics().slow_operations >= 1
-
-    with caplog.at_level(logging.WARNING, "bk_core.client.slow"):
-        asyncio.run(work())
+async def test_a_slow_recovery_is_counted_and_logged_with_its_ledger(caplog: pytest.LogCaptureFixture) -> None:
+    async with memory_cluster(3) as cluster:
+        writer = await cluster.client().create_ledger(password=PASSWORD)
+        await writer.append(b"x")
+        quick = cluster.client(replace(FAST, slow_operation_ms=60_000))
+        await quick.open_ledger(writer.ledger_id, recover=True, password=PASSWORD)
+        assert quick.metrics().slow_operations == 0
+        second = await cluster.client().create_ledger(password=PASSWORD)
+        await second.append(b"x")
+        slow = cluster.client(replace(FAST, slow_operation_ms=20))
+        hold(cluster)
+        opening = asyncio.ensure_future(slow.open_ledger(second.ledger_id, recover=True, password=PASSWORD))
+        await asyncio.sleep(0.05)
+        release(cluster)
+        await opening
+        assert slow.metrics().slow_operations >= 1
     said = [record.getMessage() for record in caplog.records if record.name == "bk_core.client.slow"]
     assert [line for line in said if line.startswith("slow: recovery of ledger 1 took ")], said

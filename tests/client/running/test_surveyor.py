@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bk_core.client import BookKeeper, ClientConfig
+from bk_core.client import ClientConfig
 from bk_core.client.running.surveyor import Surveyor
 from bk_core.errors import InvalidArgumentError, NotEnoughBookiesError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint
 from bk_core.placement import FLAT, Landscape
 from bk_core.transport.port import BookieInfo
-from tests.kit.memory_cluster import FAST, MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import FAST, memory_cluster
 
 RACKS = "b0 /a\nb1 /a  # of bookie ids\n\nb2 /b\nb3 /b\n"
 
@@ -60,14 +59,6 @@ def script(path: Path, text: str) -> str:
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(0o755)
     return str(path)
-
-
-def with_client(config: ClientConfig, story: Callable[[MemoryBookKeeper, BookKeeper], Awaitable[None]]) -> None:
-    async def told() -> None:
-        async with asyncio.timeout(20), memory_cluster() as cluster:
-            await story(cluster, cluster.client(config))
-
-    asyncio.run(told())
 
 
 def test_nobody_asks_who_does_not_want_to_know() -> None:
@@ -138,12 +129,11 @@ async def test_bookies_are_asked_for_their_space_once_in_a_while() -> None:
 
 
 @pytest.mark.rule("P13")
-def test_ledgers_and_their_changes_follow_the_racks(tmp_path: Path) -> None:
+async def test_ledgers_and_their_changes_follow_the_racks(tmp_path: Path) -> None:
     path = tmp_path / "racks"
     path.write_text(RACKS)
-    config = replace(FAST, rack_file=str(path), enforce_racks=True)
-
-    async def story(cluster: MemoryBookKeeper, client: BookKeeper) -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client(replace(FAST, rack_file=str(path), enforce_racks=True))
         for _ in range(20):
             writer = await client.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
             ensemble = writer.metadata.last_fragment.ensemble
@@ -158,19 +148,15 @@ def test_ledgers_and_their_changes_follow_the_racks(tmp_path: Path) -> None:
         with pytest.raises(NotEnoughBookiesError, match="in 2 racks are needed"):
             await client.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
 
-    with_client(config, story)
 
-
-def test_too_few_racks_are_said_once_where_they_are_not_enforced(
+async def test_too_few_racks_are_said_once_where_they_are_not_enforced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "racks"
     path.write_text("b0 /a\nb1 /a\nb2 /a\nb3 /a\n")
-
-    async def story(cluster: MemoryBookKeeper, client: BookKeeper) -> None:
-        for _ in range(3):
-            await (await client.create_ledger()).close()
-
-    with caplog.at_level(logging.WARNING):
-        with_client(replace(FAST, rack_file=str(path)), story)
+    async with memory_cluster() as cluster:
+        client = cluster.client(replace(FAST, rack_file=str(path)))
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                await (await client.create_ledger()).close()
     assert caplog.text.count("in fewer than 2 racks") == 1

@@ -12,7 +12,7 @@ from bk_core.client import ClientConfig
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, LedgerClosedError, Outcome, WindowFullError
 from tests.kit.memory_cluster import blocking_cluster, hold, memory_cluster, read_ledger, release
-from tests.kit.waiting import eventually
+from tests.kit.waiting import eventually, in_thread, until
 
 SMALL = ClientConfig(
     frame_bytes=1_000,
@@ -45,12 +45,11 @@ async def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id
                 except WindowFullError:
                     stop.wait(0.0005)
 
-        thread = threading.Thread(target=hot)
-        thread.start()
+        appending = asyncio.create_task(asyncio.to_thread(hot))
         batches = {mark: batch_of(mark, 60) for mark in "abc"}
         ends = await asyncio.gather(*(writer.append_batch(batch) for batch in batches.values()))
         stop.set()
-        await asyncio.to_thread(thread.join)
+        await appending
         await writer.flush()
         found = await read_ledger(cluster.client(), writer.ledger_id, recover=True)
         for end, batch in zip(ends, batches.values(), strict=True):
@@ -147,20 +146,7 @@ def test_threads_that_wait_for_room_are_told_when_the_client_closes() -> None:
     with blocking_cluster(4, SMALL) as (bookkeeper, cluster):
         ledger = bookkeeper.create_ledger()
         hold(cluster)
-        raised: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                ledger.append(bytes(2_000))
-            except ClientClosedError as error:
-                raised.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        while len(ledger._inner._room._line) < 7:  # one or two are in the window
-            threading.Event().wait(0.005)
+        waiting = [in_thread(ledger.append, bytes(2_000)) for _ in range(8)]
+        until(lambda: len(ledger._inner._room._line) >= 7)  # one or two are in the window
         bookkeeper.close()
-        for thread in threads:
-            thread.join(5)
-        assert len(raised) == 8
+        assert {type(each.exception(5)) for each in waiting} == {ClientClosedError}
