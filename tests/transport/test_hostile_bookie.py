@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +248,19 @@ BATCH_LIES: dict[str, Lie] = {
 }
 
 
-async def one_story(client: BookKeeper) -> None:
+async def one_story(cluster: AbstractAsyncContextManager[tuple[BookKeeper, Liar | ApacheLiar]]) -> None:
+    """Writing, recovering and reading with a liar in every ensemble."""
+    async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
+
+        def choose(writable: Sequence[str], size: int, *_: object) -> tuple[str, ...]:
+            return (liar.bookie_id, *(each for each in writable if each != liar.bookie_id))[:size]
+
+        client._choose = choose
+        await write_recover_and_read(client)
+        assert liar.told
+
+
+async def write_recover_and_read(client: BookKeeper) -> None:
     writer, dead = await client.create_ledger(password=b"secret"), await client.create_ledger(password=b"secret")
     for one in (writer, dead):
         for entry in ENTRIES:
@@ -274,39 +287,18 @@ async def test_a_bookie_that_lies_keeps_nobody_from_writing_recovering_and_readi
 ) -> None:
     monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.5)
     lies = DIRECT_LIES[name] if lane == DIRECT else GRPC_LIES[name]
-
-    cluster = cluster_with_a_liar(lane, tmp_path, lies, FAST)
-    async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
-        _first(client, liar)
-        await one_story(client)
-        assert liar.told
+    await one_story(cluster_with_a_liar(lane, tmp_path, lies, FAST))
 
 
 @pytest.mark.long
 @pytest.mark.rule("MUST4")
 @pytest.mark.parametrize("name", APACHE_LIES)
 async def test_a_bookie_that_lies_on_apaches_wire_keeps_nobody_either(name: str) -> None:
-    async with asyncio.timeout(DEADLINE_S), apache_cluster_with_a_liar(APACHE_LIES[name], FAST) as (client, liar):
-        _first(client, liar)
-        await one_story(client)
-        assert liar.told
+    await one_story(apache_cluster_with_a_liar(APACHE_LIES[name], FAST))
 
 
 @pytest.mark.long
 @pytest.mark.rule("MUST4")
 @pytest.mark.parametrize("name", BATCH_LIES)
 async def test_a_bookie_that_lies_in_batches_keeps_nobody_either(name: str) -> None:
-    cluster = apache_cluster_with_a_liar(BATCH_LIES[name], FAST, batches=True)
-    async with asyncio.timeout(DEADLINE_S), cluster as (client, liar):
-        _first(client, liar)
-        await one_story(client)
-        assert liar.told
-
-
-def _first(client: BookKeeper, liar: Liar | ApacheLiar) -> None:
-    """The liar is in every ensemble."""
-
-    def choose(writable: Sequence[str], size: int, *_: object) -> tuple[str, ...]:
-        return (liar.bookie_id, *(each for each in writable if each != liar.bookie_id))[:size]
-
-    client._choose = choose
+    await one_story(apache_cluster_with_a_liar(BATCH_LIES[name], FAST, batches=True))

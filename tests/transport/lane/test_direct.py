@@ -71,14 +71,10 @@ async def reached(script: Script, **caller: float) -> AsyncIterator[LaneTranspor
         server.close()
 
 
-def asked(script: Script, **caller: float) -> int:
+async def asked(script: Script, **caller: float) -> int:
     """What a call for the bookie's info comes to."""
-
-    async def story() -> int:
-        async with reached(script, **caller) as transport:
-            return (await transport.link("b1").bookie_info(deadline_s=10)).total_bytes
-
-    return asyncio.run(story())
+    async with reached(script, **caller) as transport:
+        return (await transport.link("b1").bookie_info(deadline_s=10)).total_bytes
 
 
 async def serve_well(peer: Peer) -> None:
@@ -92,8 +88,8 @@ async def serve_well(peer: Peer) -> None:
     await peer.reader.read()
 
 
-def test_a_call_is_answered() -> None:
-    assert asked(serve_well) == 3
+async def test_a_call_is_answered() -> None:
+    assert await asked(serve_well) == 3
 
 
 async def test_each_stream_has_a_connection_of_its_own() -> None:
@@ -170,14 +166,14 @@ async def cut(peer: Peer) -> None:
     peer.writer.transport.abort()
 
 
-def test_a_bookie_that_says_no_hello_in_time_is_unreachable() -> None:
+async def test_a_bookie_that_says_no_hello_in_time_is_unreachable() -> None:
     with pytest.raises(BookieUnreachableError, match="no answer in time"):
-        asked(silent, connect_timeout_s=0.3)
+        await asked(silent, connect_timeout_s=0.3)
 
 
-def test_a_bookie_that_ends_the_connection_before_hello_is_unreachable() -> None:
+async def test_a_bookie_that_ends_the_connection_before_hello_is_unreachable() -> None:
     with pytest.raises(BookieUnreachableError, match="ended the connection"):
-        asked(gone_before_hello)
+        await asked(gone_before_hello)
 
 
 async def test_a_host_without_a_name_is_unreachable() -> None:
@@ -189,29 +185,29 @@ async def test_a_host_without_a_name_is_unreachable() -> None:
 
 
 @pytest.mark.parametrize("script", [gone_after_hello, cut])
-def test_a_connection_that_breaks_fails_its_calls_and_the_next_one_is_new(script: Script) -> None:
+async def test_a_connection_that_breaks_fails_its_calls_and_the_next_one_is_new(script: Script) -> None:
     with pytest.raises(TransportError) as told:
-        asked(script)
+        await asked(script)
     assert not isinstance(told.value, BookieUnreachableError)
 
 
 @pytest.mark.rule("L1")
-def test_a_bookie_of_another_cluster_is_named() -> None:
+async def test_a_bookie_of_another_cluster_is_named() -> None:
     with pytest.raises(TransportError, match="another cluster") as told:
-        asked(another_cluster)
+        await asked(another_cluster)
     assert isinstance(told.value.__cause__, ClusterMismatchError)
 
 
-def test_a_bookie_that_ends_no_message_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bookie_that_ends_no_message_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_socket, "MESSAGE_TIMEOUT_S", 0.2)
     with pytest.raises(TransportError, match="did not end"):
-        asked(half)
+        await asked(half)
 
 
 @pytest.mark.parametrize("script", [noise, too_long, frames_in_front])
-def test_what_breaks_the_protocol_ends_the_connection_and_says_so(script: Script) -> None:
+async def test_what_breaks_the_protocol_ends_the_connection_and_says_so(script: Script) -> None:
     with pytest.raises(TransportError, match="BK_REMOTE_PROTOCOL") as told:
-        asked(script)
+        await asked(script)
     assert isinstance(told.value.__cause__, RemoteProtocolError)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -33,15 +32,6 @@ from tests.kit.lanes import KEY, Listener
 WELCOME = lane_pb2.HelloAnswer(version=1, bookie_id="b1", instance_id="c")
 
 
-def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    def test() -> None:
-        asyncio.run(story())
-
-    test.__name__, test.__doc__ = story.__name__, story.__doc__
-    test.__dict__.update(story.__dict__)
-    return test
-
-
 def opened(kind: type[Any]) -> Any:
     """A stream that was welcomed."""
     stream = kind(hello("b1", "c", "", "test"))
@@ -55,7 +45,8 @@ def opened(kind: type[Any]) -> Any:
     return stream
 
 
-def sent(stream: AddStream) -> lane_pb2.AddRequest | None:
+def sent(stream: AddStream) -> Any:
+    """The next request that leaves, or None."""
     message = stream.next_message()
     return None if message is None else lane_pb2.AddRequest.FromString(pack(message))
 
@@ -65,7 +56,6 @@ def attach(stream: AddStream, session: int, listener: Listener) -> None:
 
 
 @pytest.mark.rule("L4")
-@on_a_loop
 async def test_all_that_is_queued_leaves_in_one_message() -> None:
     stream, listener = opened(AddStream), Listener()
     for session in (1, 2, 3):
@@ -73,14 +63,12 @@ async def test_all_that_is_queued_leaves_in_one_message() -> None:
         stream.send(session, b"frame of %d " % session)
     stream.detach(2)
     message = sent(stream)
-    assert message is not None
     assert [one.session for one in message.attach] == [1, 2, 3]
     assert message.frames == b"frame of 1 frame of 3 ", "what was detached is not sent"
     assert list(message.detach) == [2]
     assert sent(stream) is None
 
 
-@on_a_loop
 async def test_many_sessions_and_grants_leave_in_several_messages_each_behind_what_it_needs() -> None:
     """A bookie takes no more of them with one message, because its loop stands still meanwhile."""
     stream, listener, count = opened(AddStream), Listener(), 2 * NAMED_MAX + 1
@@ -106,7 +94,6 @@ async def test_many_sessions_and_grants_leave_in_several_messages_each_behind_wh
     assert [*map(int, frames.split())] == [*range(2, count + 1)]
 
 
-@on_a_loop
 async def test_detach_leaves_behind_the_last_frame() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
@@ -115,14 +102,11 @@ async def test_detach_leaves_behind_the_last_frame() -> None:
     stream.send(1, b"more")
     stream.detach(2)
     first, second = sent(stream), sent(stream)
-    assert first is not None
-    assert second is not None
     assert (len(first.frames), list(first.detach)) == (MESSAGE_FRAMES_BYTES, [])
     assert (second.frames, list(second.detach)) == (b"more", [2])
 
 
 @pytest.mark.rule("L5")
-@on_a_loop
 async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
@@ -138,7 +122,6 @@ async def test_large_frames_travel_alone_and_small_ones_in_bounded_numbers() -> 
     assert sizes[4:] == [1 + gathered, ALONE_BYTES - 1 + MESSAGE_FRAMES_MAX - 1, 2]
 
 
-@on_a_loop
 async def test_frames_of_ended_sessions_hold_up_nobody() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
@@ -148,23 +131,19 @@ async def test_frames_of_ended_sessions_hold_up_nobody() -> None:
     stream.detach(1)
     stream.send(2, b"goes on")
     message = sent(stream)
-    assert message is not None
     assert (message.frames, list(message.detach)) == (b"goes on", [1])
 
 
-@on_a_loop
 async def test_large_frames_share_a_message_on_a_lane_that_gains_nothing_otherwise() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
     for _ in range(MESSAGE_FRAMES_BYTES // ALONE_BYTES):
         stream.send(1, bytes(ALONE_BYTES))
     message = sent(stream)
-    assert message is not None
     assert len(message.frames) == MESSAGE_FRAMES_BYTES
 
 
 @pytest.mark.rule("P1")
-@on_a_loop
 async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
@@ -177,7 +156,6 @@ async def test_ended_session_is_told_once_and_its_frames_are_dropped() -> None:
     assert listener.said == [("acked", 1, 2), ("ended", 1, 3, Reason.FENCED)]
     stream.send(1, b"late")
     message = sent(stream)
-    assert message is not None
     assert (message.frames, list(message.detach)) == (b"", [1])
 
 
@@ -201,7 +179,6 @@ async def test_acks_of_frames_that_were_never_sent_end_the_stream(answer: lane_p
     assert listener.said == []
 
 
-@on_a_loop
 async def test_break_is_told_to_everybody_once() -> None:
     stream, listener = opened(AddStream), Listener()
     attach(stream, 1, listener)
@@ -213,7 +190,6 @@ async def test_break_is_told_to_everybody_once() -> None:
 
 
 @pytest.mark.rule("P4")
-@on_a_loop
 async def test_answer_of_a_read_is_parts_then_a_trailer() -> None:
     stream = opened(ReadStream)
     call = stream.read(7, 0, 9, 1000, None)
@@ -231,7 +207,6 @@ async def test_answer_of_a_read_is_parts_then_a_trailer() -> None:
 
 
 @pytest.mark.rule("L5")
-@on_a_loop
 async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in_memory() -> None:
     stream = opened(ReadStream)
     call = stream.read(7, 0, 9, 1000, None)
@@ -243,7 +218,6 @@ async def test_a_bookie_that_answers_without_end_is_cut_off_and_keeps_nothing_in
     assert len(call.answers) == 2
 
 
-@on_a_loop
 async def test_each_read_has_its_own_deadline_which_each_part_puts_off() -> None:
     stream, told = opened(ReadStream), list[tuple[str, object]]()
     calls = [stream.read(7, 0, 9, 1000, None, deadline_s=deadline_s) for deadline_s in (30.0, 0.3, 0.3)]
@@ -275,7 +249,6 @@ async def test_each_read_has_its_own_deadline_which_each_part_puts_off() -> None
         await idle.next()
 
 
-@on_a_loop
 async def test_a_version_that_was_not_offered_is_refused() -> None:
     stream = ControlStream(hello("b1", "c", "", "test"))
     stream.next_message()
@@ -284,7 +257,6 @@ async def test_a_version_that_was_not_offered_is_refused() -> None:
         stream.receive(answer.SerializeToString())
 
 
-@on_a_loop
 async def test_cancelled_read_says_so_after_it_was_asked() -> None:
     stream = opened(ReadStream)
     stream.read(7, 0, 9, 1000, None).cancel()
@@ -296,7 +268,6 @@ async def test_cancelled_read_says_so_after_it_was_asked() -> None:
     ]
 
 
-@on_a_loop
 async def test_refused_and_cut_reads_raise() -> None:
     stream = opened(ReadStream)
     refused, cut = stream.read(7, 0, 9, 1000, None), stream.read(7, 0, 9, 1000, None)
@@ -310,7 +281,6 @@ async def test_refused_and_cut_reads_raise() -> None:
         await cut.next()
 
 
-@on_a_loop
 async def test_call_without_an_answer_ends_at_its_deadline_and_is_cancelled() -> None:
     stream = opened(ControlStream)
     with pytest.raises(RefusedError) as error:
@@ -329,7 +299,6 @@ async def two_calls_of_which_one_was_cancelled(stream: ControlStream) -> asyncio
     return calls[1]
 
 
-@on_a_loop
 async def test_a_call_that_was_cancelled_in_the_same_turn_keeps_nobody_from_hearing_of_the_break() -> None:
     stream = opened(ControlStream)
     call = await two_calls_of_which_one_was_cancelled(stream)
@@ -338,7 +307,6 @@ async def test_a_call_that_was_cancelled_in_the_same_turn_keeps_nobody_from_hear
         await call
 
 
-@on_a_loop
 async def test_an_answer_for_a_call_that_was_cancelled_in_the_same_turn_is_dropped() -> None:
     stream = opened(ControlStream)
     call = await two_calls_of_which_one_was_cancelled(stream)
