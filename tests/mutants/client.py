@@ -8,7 +8,7 @@ from tests.mutants.mutant import Mutant
 ROOM = "tests/client/writing/test_append_room.py::"
 BUDGET = "tests/client/test_process_budget.py::"
 CLOSED = "tests/client/test_closed_clients.py::"
-AGAIN = "tests/client/test_second_tries.py::"
+AGAIN = "tests/client/test_nobody_waits_for_ever.py::"
 BLOCKING = "tests/blocking/test_blocking.py::"
 LONE = "tests/client/reading/test_lone_read.py::test_"
 

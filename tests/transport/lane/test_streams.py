@@ -12,7 +12,7 @@ import pytest
 
 from bk_core.errors import Outcome, RemoteProtocolError, TransportError
 from bk_core.transport.lane.direct import ALONE_BYTES
-from bk_core.transport.lane.messages import hello
+from bk_core.transport.lane.messages import LANE_VERSION, hello
 from bk_core.transport.lane.streams import (
     MESSAGE_FRAMES_BYTES,
     MESSAGE_FRAMES_MAX,
@@ -25,7 +25,7 @@ from bk_core.transport.lane.streams import (
 from bk_core.transport.port import NewSession, ReadPart, RefusedError
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.grpc_frames import pack
-from bk_core.wire.lane.reasons import NAMED_MAX, AttachMode, Reason
+from bk_core.wire.lane.reasons import NAMED_MAX, AttachMode, Cut, Reason
 from bk_core.wire.proto import lane_pb2
 from tests.kit.lanes import KEY, Listener
 
@@ -341,3 +341,33 @@ def test_who_got_no_answer_in_time_does_not_know_whether_it_was_applied() -> Non
     assert too_late("b1", 5).outcome is Outcome.UNKNOWN
     assert RefusedError(Reason.FENCED, "fenced").outcome is Outcome.UNKNOWN
     assert RefusedError(Reason.BAD_REQUEST, "no").outcome is Outcome.NOT_APPLIED
+
+
+def read_requests(stream: ReadStream) -> list[lane_pb2.ReadRequest]:
+    found = []
+    while (message := stream.next_message()) is not None:
+        found.append(lane_pb2.ReadRequest.FromString(message.rest))
+    return found
+
+
+@pytest.mark.rule("L1")
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_bookie_is_asked_for_parts_only_if_it_offers_them(parts: bool) -> None:
+    stream = ReadStream(hello("b1", "", "", "test"))
+    stream.read(7, 0, 0, 1 << 20, None)
+    stream.read(7, 5, 6, 1 << 20, None, Cut(0, 5, (((0, 8), (16, 8)), ((8, 8),))))
+    stream.read(7, 9, 9, 1 << 20, None, Cut(head=64))
+    (first,) = read_requests(stream)
+    assert (first.id, first.HasField("hello")) == (0, True)
+    woken: list[int] = []
+    stream.wake = lambda: woken.append(1)
+    answer = lane_pb2.HelloAnswer(version=LANE_VERSION, bookie_id="b1", parts=parts)
+    stream.receive(lane_pb2.ReadResponse(hello=answer).SerializeToString())
+    assert woken
+    whole, ranges, head = read_requests(stream)
+    assert (whole.id, whole.head_bytes, list(whole.range_counts)) == (1, 0, [])
+    assert (list(ranges.range_counts), list(ranges.range_offsets), list(ranges.range_sizes)) == (
+        ([2, 1], [0, 16, 8], [8, 8, 8]) if parts else ([], [], [])
+    )
+    assert head.head_bytes == (64 if parts else 0)
+    assert (ranges.first_entry_id, head.first_entry_id) == (5, 9)
