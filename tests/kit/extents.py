@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extents of logs, as tasks report them."""
+"""Extents of logs, as tasks and leaders report them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bk_core.logs.model.head import NewExtent
+from bk_core.logs.model.head import Extent, NewExtent
 
 
 def new_extent(ledger_id: int, entry_count: int, size_bytes: int, created_ms: int = 1, **more: Any) -> NewExtent:
@@ -20,3 +20,9 @@ def new_extent(ledger_id: int, entry_count: int, size_bytes: int, created_ms: in
         ack_quorum_size=2,
         **more,
     )
+
+
+def open_extent(ledger_id: int) -> Extent:
+    """Return the extent of a ledger that a leader writes."""
+    quorums = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
+    return Extent(is_open=True, ledger_id=ledger_id, created_ms=2, **quorums)

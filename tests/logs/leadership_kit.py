@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from bk_core.logs.machines.leadership import LogLeadership, State
 from bk_core.logs.machines.leadership_events import (
     HeadRead,
@@ -16,19 +14,11 @@ from bk_core.logs.machines.leadership_events import (
     Roll,
     TakeOver,
 )
-from bk_core.logs.model.head import Extent, LogHead, PublishId
+from bk_core.logs.model.head import LogHead, PublishId
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, publish, seal
 from bk_core.model import Versioned
-from tests.kit.extents import new_extent
-
-NONCE = itertools.count().__next__
-EMPTY = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
-
-
-def opened(ledger_id: int) -> Extent:
-    return Extent(
-        is_open=True, ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
-    )
+from tests.kit.extents import new_extent, open_extent
+from tests.logs.change_kit import EMPTY, NONCE
 
 
 def end(count: int) -> LedgerEnd:
@@ -37,7 +27,7 @@ def end(count: int) -> LedgerEnd:
 
 def listed(head: LogHead, *ledgers: int) -> LogHead:
     for ledger in ledgers:
-        head = add_open_extent(head, opened(ledger), nonce=NONCE).head
+        head = add_open_extent(head, open_extent(ledger), nonce=NONCE).head
     return head
 
 
@@ -60,7 +50,7 @@ def run(machine: LogLeadership, *events: LeadershipEvent) -> list[LeadershipEffe
 
 def serving() -> LogLeadership:
     machine = LogLeadership()
-    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)), HeadWritten(v(listed(EMPTY, 7), 1)))
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(open_extent(7)), HeadWritten(v(listed(EMPTY, 7), 1)))
     assert machine.state is State.SERVING
     return machine
 
@@ -71,5 +61,5 @@ ROLLED = seal(BOTH, {7: end(5)}, nonce=NONCE).head
 
 def rolling() -> LogLeadership:
     machine = serving()
-    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(opened(8)))
+    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(open_extent(8)))
     return machine

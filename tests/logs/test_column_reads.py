@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,9 +20,9 @@ from bk_core.errors import InvalidArgumentError
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from bk_core.transport.port import ReadPart
-from tests.kit.canaries import PASSWORD
-from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper
 from tests.kit.memory_transport import read_through
+from tests.logs.leader_kit import one_log
 
 ROWS = 60_000
 RANDOM = np.random.default_rng(7)
@@ -63,9 +62,8 @@ class Wire:
 
 @asynccontextmanager
 async def log_and_wire() -> AsyncIterator[tuple[MemoryBookKeeper, NamedLog, Wire]]:
-    async with asyncio.timeout(40), memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        yield cluster, NamedLog(bookkeeper, "events", password=PASSWORD), Wire(bookkeeper)
+    async with one_log() as (cluster, bookkeeper, log):
+        yield cluster, log, Wire(bookkeeper)
 
 
 @pytest.mark.parametrize("digest_type", [kind for kind in DigestType if kind.has_parts])

@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 
 import duckdb
@@ -17,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from bk_core.blocking import BookKeeper as BlockingBookKeeper
+from bk_core.blocking.logs import NamedLog as BlockingNamedLog
 from bk_core.client import BookKeeper
 from bk_core.columns import envelope_bytes
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     CorruptEntryError,
     InvalidArgumentError,
@@ -29,12 +28,13 @@ from bk_core.errors import (
     SchemaMismatchError,
     WrongDigestTypeError,
 )
-from bk_core.logs.model.head import COMPRESSIONS, PublishId, custom_metadata_for
+from bk_core.logs.model.head import COMPRESSIONS, PublishId
 from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
-from tests.kit.extents import new_extent
-from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster, memory_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster
+from tests.kit.waiting import until
+from tests.logs.leader_kit import ledger, log_of, one_log, publish
 
 EVERY_TYPE = pa.table(
     {
@@ -56,33 +56,14 @@ EVERY_TYPE = pa.table(
 )
 
 
-@asynccontextmanager
-async def empty_world() -> AsyncIterator[tuple[MemoryBookKeeper, BookKeeper, NamedLog]]:
-    """A log named ``events``, which does not exist yet."""
-    async with asyncio.timeout(20), memory_cluster() as cluster:
-        bookkeeper = cluster.client()
-        yield cluster, bookkeeper, NamedLog(bookkeeper, "events", password=PASSWORD)
-
-
 def numbers(first: int, count: int) -> pa.Table:
     return pa.table({"n": pa.array(range(first, first + count), pa.int64()), "s": [f"row {n}" for n in range(count)]})
-
-
-async def publish(bookkeeper: BookKeeper, log: NamedLog, entries: list[bytes], codec: str) -> None:
-    """What a job of codec ``codec`` leaves."""
-    await log.create()
-    uuid = (await log.head()).value.uuid
-    made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
-    async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
-        await ledger.append_batch(EntryBatch.from_list(entries))
-    extent = new_extent(ledger.ledger_id, len(entries), sum(map(len, entries)), codec=codec)
-    await log.publish([extent], PublishId.job(f"{ledger.ledger_id}"))
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.rule("K8")
 async def test_a_table_comes_back_as_it_was(compression: str) -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         large = pa.concat_tables([EVERY_TYPE] * 3000).combine_chunks()
         first = await log.append_arrow(EVERY_TYPE, compression=compression)
         second = await log.append_arrow(large, compression=compression)
@@ -94,7 +75,7 @@ async def test_a_table_comes_back_as_it_was(compression: str) -> None:
 
 
 async def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 2))
         await log.append_arrow(numbers(2, 2))
         columns = ["s", "offset", "row_index", "n", "log"]
@@ -117,7 +98,7 @@ async def test_columns_come_in_the_order_asked_for_and_with_where_they_are_from(
 
 @pytest.mark.rule("K8")
 async def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 2))
         wider = pa.table({"more": [1.5], "s": ["x"], "n": [9]})
         with pytest.raises(SchemaMismatchError, match="merge_schema=True"):
@@ -138,7 +119,7 @@ async def test_a_log_keeps_its_columns_and_takes_new_ones_only_when_asked() -> N
 
 
 async def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_refused() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         given = pa.table(
             {
                 "a": pa.DictionaryArray.from_arrays([0, 1, 0], pa.array(["x", "y"], pa.string_view())),
@@ -173,7 +154,7 @@ async def test_types_that_say_the_same_are_one_type_in_the_log_and_others_are_re
 
 
 async def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
-    async with empty_world() as (cluster, _bookkeeper, log):
+    async with one_log() as (cluster, _bookkeeper, log):
         schema = pa.schema([("at", pa.timestamp("ns"))])
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -189,7 +170,7 @@ async def test_an_append_that_fails_leaves_no_rows_and_no_ledger() -> None:
 
 @pytest.mark.rule("N2")
 async def test_an_append_is_refused_before_it_writes_where_it_cannot_be_published() -> None:
-    async with empty_world() as (cluster, _bookkeeper, log):
+    async with one_log() as (cluster, _bookkeeper, log):
         async with await log.lead(digest_type=DigestType.CRC32C) as leader:
             before = list(cluster.store.list_ledgers())
             with pytest.raises(LogHasLeaderError):
@@ -203,9 +184,9 @@ async def test_an_append_is_refused_before_it_writes_where_it_cannot_be_publishe
 
 
 async def test_entries_of_each_codec_become_its_columns() -> None:
-    async with empty_world() as (_cluster, bookkeeper, _log):
+    async with one_log() as (_cluster, bookkeeper, _log):
         raw = NamedLog(bookkeeper, "raw", password=PASSWORD)
-        await publish(bookkeeper, raw, [b"a", b"", b"\xff"], "raw")
+        await publish(bookkeeper, raw, b"a", b"", b"\xff")
         assert (await raw.to_arrow()).to_pydict() == {"offset": [0, 1, 2], "value": [b"a", b"", b"\xff"]}
         assert (await raw.to_arrow(1, columns=["entry_length", "value"])).to_pydict() == {
             "entry_length": [0, 1],
@@ -218,13 +199,13 @@ async def test_entries_of_each_codec_become_its_columns() -> None:
             pa.array([1, 2], envelope_bytes.TIMESTAMP),
             pa.array([[{"key": "h", "value": b"1"}], None], envelope_bytes.HEADERS_TYPE),
         )
-        await publish(bookkeeper, envelopes, made.to_pylist(), "envelope")
+        await publish(bookkeeper, envelopes, *made.to_pylist(), codec="envelope")
         found = await envelopes.to_arrow()
         assert found.column_names == ["offset", "key", "value", "timestamp", "headers"]
         assert found.column("key").to_pylist() == [b"k", None]
         assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
         objects = NamedLog(bookkeeper, "objects", password=PASSWORD)
-        await publish(bookkeeper, objects, [b'{"value": 1, "b": "x"}', b'{"b": "y"}'], "json")
+        await publish(bookkeeper, objects, b'{"value": 1, "b": "x"}', b'{"b": "y"}', codec="json")
         assert (await objects.to_arrow(columns=["value"])).to_pydict() == {
             "value": ['{"value": 1, "b": "x"}', '{"b": "y"}']
         }
@@ -235,9 +216,9 @@ async def test_entries_of_each_codec_become_its_columns() -> None:
 
 
 async def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
-    async with empty_world() as (_cluster, bookkeeper, log):
-        await publish(bookkeeper, log, [b"{}"], "raw")
-        await publish(bookkeeper, log, [b'{"a": 1}'], "json")
+    async with one_log() as (_cluster, bookkeeper, log):
+        await publish(bookkeeper, log, b"{}")
+        await publish(bookkeeper, log, b'{"a": 1}', codec="json")
         with pytest.raises(InvalidArgumentError, match="written with json, raw"):
             await log.to_arrow()
         with pytest.raises(InvalidArgumentError, match="cannot be read together"):
@@ -260,23 +241,19 @@ async def test_entries_of_several_codecs_are_read_apart_or_as_bytes() -> None:
     ],
 )
 async def test_an_entry_that_cannot_be_decoded_is_named(codec: str, bad: bytes, schema: pa.Schema | None) -> None:
-    async with empty_world() as (_cluster, bookkeeper, log):
+    async with one_log() as (_cluster, bookkeeper, log):
         if codec == "arrow":
             await log.append_arrow(numbers(0, 1))
-            uuid = (await log.head()).value.uuid
-            made = custom_metadata_for(uuid, PublishId.job("x"), partition=0, attempt=0, codec=codec)
-            async with await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=made) as ledger:
-                await ledger.append(bad)
-            extent = new_extent(ledger.ledger_id, 1, len(bad), codec=codec, schema_number=1)
+            extent = replace(await ledger(bookkeeper, log, bad, codec=codec), schema_number=1)
             await log.publish([extent], PublishId.job("bad"))
         else:
-            await publish(bookkeeper, log, [b"{}", bad], codec)
+            await publish(bookkeeper, log, b"{}", bad, codec=codec)
         with pytest.raises(CorruptEntryError, match=f"offset {1 if codec != 'envelope' else 0} of log events"):
             await log.to_arrow(codec=codec, schema=schema)
 
 
 async def test_offsets_that_cannot_be_read_are_refused() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         with pytest.raises(NoSuchLogError):
             await log.to_arrow()
         for first in range(3):
@@ -292,7 +269,7 @@ async def test_offsets_that_cannot_be_read_are_refused() -> None:
 
 
 async def test_entries_that_a_leader_has_confirmed_are_read_too() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log), await log.lead() as leader:
+    async with one_log() as (_cluster, _bookkeeper, log), await log.lead() as leader:
         await leader.append(b"one")
         await leader.append(b"two")
         while await log.end_offset() < 2:
@@ -302,7 +279,7 @@ async def test_entries_that_a_leader_has_confirmed_are_read_too() -> None:
 
 
 async def test_an_asyncio_program_pulls_a_reader_on_another_thread_only() -> None:
-    async with empty_world() as (_cluster, _bookkeeper, log):
+    async with one_log() as (_cluster, _bookkeeper, log):
         await log.append_arrow(numbers(0, 3))
         reader = await log.record_batch_reader(columns=["n"])
         assert reader.schema == pa.schema([("n", pa.int64())])
@@ -330,14 +307,21 @@ def test_whoever_knows_arrows_stream_interface_reads_and_writes_a_log(
     assert log.to_arrow().to_pandas()["n"].tolist() == [1, 2, 3, 4]
 
 
+PIECE = pa.table({"bytes": [bytes([n]) * (1 << 19) for n in range(16)]})
+
+
+def large_log(client: BlockingBookKeeper) -> BlockingNamedLog:
+    """A log of eight pieces."""
+    log = client.log("events", password=PASSWORD)
+    for _ in range(8):
+        log.append_arrow(PIECE, compression="none")
+    return log
+
+
 @pytest.mark.long
 def test_a_reader_holds_a_part_of_a_large_log_only(world: tuple[MemoryBookKeeper, BlockingBookKeeper]) -> None:
     cluster, client = world
-    log = client.log("events", password=PASSWORD)
-    piece = pa.table({"bytes": [bytes([n]) * (1 << 19) for n in range(16)]})
-    for _ in range(8):
-        log.append_arrow(piece, compression="none")
-    reader = log.record_batch_reader()
+    reader = large_log(client).record_batch_reader()
     first = reader.read_next_batch()
     assert first.column(0)[0].as_py() == b"\0" * (1 << 19)
 
@@ -353,7 +337,7 @@ def test_a_reader_holds_a_part_of_a_large_log_only(world: tuple[MemoryBookKeeper
     except pa.ArrowInvalid as found:
         error = found
     assert "[BK_ENTRY_UNREADABLE]" in str(error)
-    assert rest < 5 * piece.nbytes
+    assert rest < 5 * PIECE.nbytes
 
 
 def test_a_reader_of_a_closed_client_says_so(world: tuple[MemoryBookKeeper, BlockingBookKeeper]) -> None:
@@ -382,19 +366,12 @@ class Reads:
         return self._client.begin(count).result(5)
 
     def wait_for_none(self) -> None:
-        deadline = time.monotonic() + 5
-        while self.under_way():
-            assert time.monotonic() < deadline, "reads go on"
-            time.sleep(0.01)
+        until(lambda: not self.under_way(), 5, "reads go on")
 
 
 def begun(client: BlockingBookKeeper) -> tuple[pa.RecordBatchReader, Reads]:
     """A reader of a large log whose first rows were taken, while it reads on."""
-    log = client.log("events", password=PASSWORD)
-    piece = pa.table({"bytes": [bytes([n]) * (1 << 19) for n in range(16)]})
-    for _ in range(8):
-        log.append_arrow(piece, compression="none")
-    reader, reads = log.record_batch_reader(), Reads(client)
+    reader, reads = large_log(client).record_batch_reader(), Reads(client)
     reader.read_next_batch()
     assert reads.under_way()
     return reader, reads
@@ -441,7 +418,7 @@ def test_a_reader_whose_loop_has_ended_says_that_its_client_is_closed() -> None:
     cluster = MemoryBookKeeper(4)
 
     async def work() -> pa.RecordBatchReader:
-        log = NamedLog(cluster.client(), "events", password=PASSWORD)
+        log = log_of(cluster.client())
         await log.append_arrow(numbers(0, 3))
         return await log.record_batch_reader()
 

@@ -34,9 +34,8 @@ from bk_core.logs.named_log import DELETE_DELAY_MS, NamedLog
 from bk_core.logs.store import LogStore, deleted_logs
 from bk_core.logs.upkeep_worker import UpkeepWorker
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, log_of, one_log
-from tests.logs.test_upkeep import ledger, publish
-from tests.logs.test_upkeep_worker import tree_of
+from tests.kit.metadata_worlds import tree_of
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, ledger, log_of, one_log, publish
 
 OLD_MS = DELETE_DELAY_MS + 1
 
@@ -239,7 +238,7 @@ async def test_a_client_that_dies_at_any_write_leaves_nothing_that_the_next_does
             log = log_of(cluster.client())
             made = [await publish(cluster.client(), log, each) for each in (b"a", b"b")]
             dying = cluster.client()
-            tree_of(dying).die_at_write(number, applied=applied)
+            tree_of(dying.store).die_at_write(number, applied=applied)
             try:
                 await log_of(dying).delete()
                 is_killed = False

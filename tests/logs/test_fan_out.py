@@ -30,8 +30,9 @@ from bk_core.logs.machines.publication import (
 )
 from bk_core.logs.model import next_head as commit
 from bk_core.logs.model import schemas
-from bk_core.logs.model.head import Extent, LogHead, NewExtent, PublishId
+from bk_core.logs.model.head import LogHead, NewExtent, PublishId
 from bk_core.model import Versioned
+from tests.kit.extents import open_extent
 from tests.kit.sequences import Told
 from tests.logs.change_kit import AWAY, CONFLICT, EMPTY, LOST, NONCE, extent, published
 
@@ -136,11 +137,7 @@ def test_a_conflict_reads_all_of_them_again_and_checks_ledgers_again_where_the_h
 
 
 def test_what_refuses_one_log_refuses_all_and_names_it() -> None:
-    led = commit.add_open_extent(
-        EMPTY,
-        Extent(is_open=True, ledger_id=9, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2),
-        nonce=NONCE,
-    ).head
+    led = commit.add_open_extent(EMPTY, open_extent(9), nonce=NONCE).head
     error = run(publishing(), read(a=EMPTY, b=led))
     assert isinstance(error, LogHasLeaderError)
     assert "log b" in str(error)

@@ -18,15 +18,10 @@ from bk_core.logs.store import LogStore
 from tests.kit.extents import new_extent
 from tests.kit.log_changes import answers
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
-from tests.kit.memory_store import MemoryStore, MemoryTree
+from tests.kit.metadata_worlds import tree_of
 from tests.logs.leader_kit import PASSWORD, log_of, read_all
 
 pytestmark = pytest.mark.rule("M5")
-
-
-def tree_of(bookkeeper: BookKeeper) -> MemoryTree:
-    assert isinstance(bookkeeper.store, MemoryStore)
-    return bookkeeper.store.tree
 
 
 def clients(cluster: MemoryBookKeeper) -> tuple[BookKeeper, BookKeeper]:
@@ -49,7 +44,7 @@ async def test_ledgers_that_tasks_closed_a_moment_ago_are_published() -> None:
         for overwrite in (False, True):
             ledger = await tasks.create_ledger(password=PASSWORD)  # known as open before the lag
             await ledger.abandon()
-            tree_of(driver).lag()
+            tree_of(driver.store).lag()
             extents = [await task(tasks, b"a"), await task(tasks, b"b")]
             put = log_of(driver).overwrite if overwrite else log_of(driver).publish
             assert (await put(extents, PublishId.job(f"{overwrite}"))).rows == 2
@@ -61,12 +56,12 @@ async def test_ledger_that_was_closed_a_moment_ago_passes_the_check_of_a_publish
     async with memory_cluster() as cluster:
         tasks, driver = clients(cluster)
         head = await log_of(driver).create()
-        tree_of(driver).lag()
+        tree_of(driver.store).lag()
         absent = await task(tasks, b"a")
         await asyncio.to_thread(check_publishable, driver.store, head, [absent])
         ledger = await tasks.create_ledger(password=PASSWORD)
         driver.store.sync()
-        tree_of(driver).lag()
+        tree_of(driver.store).lag()
         await ledger.append(b"xy")
         await ledger.close()
         still_open = new_extent(ledger.ledger_id, 1, 2)
@@ -81,7 +76,7 @@ async def test_log_whose_leader_ended_a_moment_ago_takes_a_publish() -> None:
         async with await log_of(leading).lead() as leader:
             await leader.append(b"a")
             driver.store.sync()
-            tree_of(driver).lag()
+            tree_of(driver.store).lag()
         assert (await log_of(driver).publish([extent], PublishId.job("x"))).base_offset == 1
 
 
@@ -92,7 +87,7 @@ async def test_every_log_of_a_fan_out_is_read_behind_one_sync() -> None:
         extents = [await task(driver, b"x") for _ in logs]
         leaders = [await log.lead() for log in logs]
         driver.store.sync()
-        tree_of(driver).lag()
+        tree_of(driver.store).lag()
         for leader in leaders:
             await leader.close()
         ledgers = {log.name: [extent] for log, extent in zip(logs, extents, strict=True)}
@@ -105,7 +100,7 @@ async def test_logs_that_are_changed_are_read_behind_one_sync() -> None:
         names = ["a", "b"]
         for name in names:
             await NamedLog(writing, name, password=PASSWORD).create()
-        tree_of(driver).lag()
+        tree_of(driver.store).lag()
         for name in names:
             extent = await task(writing, b"x")
             await NamedLog(writing, name, password=PASSWORD).publish([extent], PublishId.job("x"))
@@ -121,7 +116,7 @@ async def test_what_another_client_published_a_moment_ago_is_there_for_every_way
         log = log_of(reading)
         for number in range(5):
             reading.store.sync()
-            tree_of(reading).lag()
+            tree_of(reading.store).lag()
             await log_of(writing).publish([await task(writing, b"%d" % number)], PublishId.job(str(number)))
             match number:
                 case 0:
@@ -145,17 +140,17 @@ async def test_a_head_without_sync_may_be_old_and_asks_no_leader() -> None:
     async with memory_cluster() as cluster:
         writing, reading = clients(cluster)
         await log_of(writing).create()
-        tree_of(reading).lag()
+        tree_of(reading.store).lag()
         await log_of(writing).publish([await task(writing, b"a")], PublishId.job("a"))
         assert (await log_of(reading).head(sync=False)).value.next_offset == 0
-        assert tree_of(reading).lags
+        assert tree_of(reading.store).lags
 
 
 async def test_takeover_begins_with_the_head_as_it_is() -> None:
     async with memory_cluster() as cluster:
         first, second = clients(cluster)
         async with await log_of(second).lead() as leader:
-            tree_of(second).lag()
+            tree_of(second.store).lag()
             async with await log_of(first).lead() as other:
                 found = await leader._requests.read_head()
                 assert other.ledger_id in [each.ledger_id for each in found.head.value.open_extents]
@@ -174,7 +169,7 @@ async def test_what_a_vacuum_would_take_is_decided_on_the_head_as_it_is() -> Non
         await ledger.append(b"a")
         await ledger.close()
         looking.store.sync()
-        tree_of(looking).lag()
+        tree_of(looking.store).lag()
         extent = new_extent(ledger.ledger_id, 1, 1, fragments=ledger.metadata.fragments)
         await log_of(writing).publish([extent], PublishId.job("a"))
         found = await asyncio.to_thread(log_of(looking)._store.vacuum_candidates, 1 << 60, 0)

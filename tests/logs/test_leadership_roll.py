@@ -37,7 +37,8 @@ from bk_core.logs.machines.leadership_events import (
     WaitEnded,
     WriterFailed,
 )
-from tests.logs.leadership_kit import BOTH, EMPTY, ROLLED, end, listed, opened, published, rolling, run, serving, v
+from tests.kit.extents import open_extent
+from tests.logs.leadership_kit import BOTH, EMPTY, ROLLED, end, listed, published, rolling, run, serving, v
 
 
 @pytest.mark.rule("N2", "MUST15")
@@ -48,7 +49,7 @@ def test_taking_over_fences_the_open_extents_and_the_last_two_ledgers() -> None:
 
 def test_the_attempts_of_taking_over_have_a_budget() -> None:
     machine = LogLeadership(attempts_max=3)
-    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)))
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(open_extent(7)))
     for version in (1, 2, 3):
         run(machine, HeadConflicted(), LeaderAnswered(True), WaitEnded(), HeadRead(v(EMPTY, version)))
     deletion, loss = machine.step(HeadConflicted())
@@ -59,7 +60,7 @@ def test_the_attempts_of_taking_over_have_a_budget() -> None:
 
 def test_a_read_that_fails_after_a_lost_answer_is_tried_again_within_the_budget() -> None:
     machine, error = LogLeadership(attempts_max=2), MetadataUnavailableError("no answer")
-    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(opened(7)), HeadWriteUnknown(), WaitEnded())
+    run(machine, TakeOver(), HeadRead(v(EMPTY, 0)), LedgerCreated(open_extent(7)), HeadWriteUnknown(), WaitEnded())
     assert machine.step(RequestFailed(error)) == [Wait(2)]
     (loss,) = run(machine, WaitEnded(), RequestFailed(error))
     assert isinstance(loss, LoseLeadership)
@@ -89,7 +90,7 @@ def test_a_writer_that_no_bookie_lets_in_says_so_and_one_that_is_unsure_names_th
 @pytest.mark.rule("N6")
 def test_a_leader_whose_log_was_deleted_says_so_at_once() -> None:
     machine = serving()
-    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(opened(8)), HeadConflicted(), LeaderAnswered(True))
+    run(machine, Roll(), LeaderAnswered(True), LedgerCreated(open_extent(8)), HeadConflicted(), LeaderAnswered(True))
     assert machine.step(WaitEnded()) == [ReadHead()]
     drop, lost = machine.step(RequestFailed(NoSuchLogError("there is no log")))
     assert drop == DeleteLedger(8)

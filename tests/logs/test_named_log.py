@@ -25,16 +25,16 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.publication import PublishOptions
 from bk_core.logs.model.codec import encode_head
-from bk_core.logs.model.head import Extent, NewExtent, PublishId, custom_metadata_for
+from bk_core.logs.model.head import NewExtent, PublishId, custom_metadata_for
 from bk_core.logs.model.next_head import add_open_extent
 from bk_core.logs.named_log import NamedLog
 from bk_core.logs.store import LogStore, nonce
 from bk_core.metadata.port import LogWrite
 from bk_core.model import DigestType
 from tests.kit.canaries import PASSWORD
-from tests.kit.extents import new_extent
+from tests.kit.extents import new_extent, open_extent
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import one_log
+from tests.logs.leader_kit import one_log, read_all
 
 
 def values(first: int, count: int) -> list[bytes]:
@@ -66,14 +66,6 @@ async def write(
     return new_extent(ledger.ledger_id, len(entries), sum(map(len, entries)), fragments=ledger.metadata.fragments)
 
 
-async def read(log: NamedLog, start: int, end: int) -> list[bytes]:
-    found: list[bytes] = []
-    async for offset, batch in log.read(start, end):
-        assert offset == start + len(found)
-        found += batch.to_list()
-    return found
-
-
 def job(name: str) -> PublishId:
     return PublishId.job(name)
 
@@ -87,9 +79,9 @@ async def test_what_is_published_is_read_in_order_from_any_offset() -> None:
         assert (record.base_offset, record.rows) == (0, 80)
         assert (await log.publish([parts[2]], job("b"))).base_offset == 80
         assert await log.end_offset() == 120
-        assert await read(log, 0, 120) == values(0, 120)
-        assert await read(log, 39, 81) == values(39, 42)
-        assert await read(log, 7, 7) == []
+        assert await read_all(log, 0, 120) == values(0, 120)
+        assert await read_all(log, 39, 81) == values(39, 42)
+        assert await read_all(log, 7, 7) == []
         assert [e.ledger_id for e in await log.extents(40, 81)] == [parts[1].ledger_id, parts[2].ledger_id]
         assert [e.entry_count for e in await log.extents()] == [40, 40, 40]
 
@@ -102,11 +94,11 @@ async def test_what_is_not_there_cannot_be_read() -> None:
         await log.publish([await write(bookkeeper, log, values(0, 10))], job("a"))
         for bounds in ((0, 11), (-1, 3), (5, 4)):
             with pytest.raises(InvalidArgumentError, match="readable: 0 to 10"):
-                await read(log, *bounds)
+                await read_all(log, *bounds)
         trim_to(bookkeeper, await log.head(), 5)
         with pytest.raises(NoSuchEntryError, match="begins at 5"):
-            await read(log, 4, 6)
-        assert await read(log, 5, 6) == values(5, 1)
+            await read_all(log, 4, 6)
+        assert await read_all(log, 5, 6) == values(5, 1)
 
 
 def trim_to(bookkeeper: BookKeeper, found: Any, start: int) -> None:
@@ -123,13 +115,7 @@ async def test_a_log_has_one_password_and_one_digest_type() -> None:
         with pytest.raises(WrongDigestTypeError, match="CRC32"):
             await log.create(digest_type=DigestType.MAC)
         other = NamedLog(bookkeeper, "events")
-        for attempt in (
-            other.head(),
-            other.create(),
-            other.end_offset(),
-            other.publish([], job("a")),
-            other.lead(),
-        ):
+        for attempt in (other.head(), other.create(), other.end_offset(), other.publish([], job("a")), other.lead()):
             with pytest.raises(WrongPasswordError):
                 await attempt
         assert (await other.head(check_password=False)).value == made
@@ -196,9 +182,9 @@ async def test_a_reader_never_passes_the_first_open_extent() -> None:
         await list_open(bookkeeper, first, second)
         assert await log.end_offset() == 3
         assert [e.is_open for e in await log.extents()] == [True, True]
-        assert await read(log, 0, 3) == values(0, 3)
+        assert await read_all(log, 0, 3) == values(0, 3)
         with pytest.raises(InvalidArgumentError, match="readable: 0 to 3"):
-            await read(log, 0, 4)
+            await read_all(log, 0, 4)
         reading = asyncio.create_task(take(log, 0, 5))
         await asyncio.sleep(0.1)
         await bookkeeper.open_ledger(first.ledger_id, recover=True, password=PASSWORD)
@@ -232,14 +218,7 @@ async def list_open(bookkeeper: BookKeeper, *extents: NewExtent) -> None:
     """As a leader lists them that died in the middle of a roll."""
     store = LogStore(bookkeeper.store, "events")
     for extent in extents:
-        opened = Extent(
-            is_open=True,
-            ledger_id=extent.ledger_id,
-            created_ms=1,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-        )
+        opened = open_extent(extent.ledger_id)
         store.write(store.read(), lambda head, pages, new=opened: add_open_extent(head, new, nonce=nonce, pages=pages))
 
 

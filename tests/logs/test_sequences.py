@@ -18,7 +18,6 @@ import pytest
 
 from bk_core.errors import (
     BookKeeperError,
-    MetadataConflictError,
     MetadataCorruptError,
     MetadataUnavailableError,
     NoSuchLedgerError,
@@ -36,14 +35,14 @@ from bk_core.logs.machines.upkeep import Compact, Condemn, Trim, Vacuum
 from bk_core.logs.model import paging
 from bk_core.logs.model.compaction import CompactionLimits, Content
 from bk_core.logs.model.deleted import DeletedLog, mark_of
-from bk_core.logs.model.head import Extent, LogHead, LogTransactions, NewExtent, PublishId, Unlinked
+from bk_core.logs.model.head import LogHead, LogTransactions, NewExtent, PublishId, Unlinked
 from bk_core.logs.model.next_head import LedgerEnd, add_open_extent, condemn, publish
 from bk_core.logs.model.unlinking import UnlinkedRecord
 from bk_core.model import Fragment, Versioned
-from tests.kit.extents import new_extent
+from tests.kit.extents import new_extent, open_extent
 from tests.kit.sequences import Told
 from tests.kit.transitions import members
-from tests.logs.change_kit import EMPTY, LOG, head_read, publication, run
+from tests.logs.change_kit import AWAY, CONFLICT, EMPTY, LOG, LOST, head_read, publication, run
 from tests.logs.test_compaction_runs import extents_of
 
 Follows = Mapping[str, str]
@@ -97,17 +96,12 @@ COMPACTION: Follows = {
 }
 
 
-class NoNonce:
-    """Names pages all alike."""
-
-    def __call__(self) -> int:
-        return 5
+def no_nonce() -> int:
+    """Let all pages have names that are alike."""
+    return 5
 
 
-AWAY = MetadataUnavailableError("the store is away", outcome=Outcome.NOT_APPLIED)
-LOST = MetadataUnavailableError("lost", outcome=Outcome.UNKNOWN)
 GONE = NoSuchLedgerError("deleted")
-CONFLICT = MetadataConflictError("another version")
 
 
 class Sweep:
@@ -202,7 +196,7 @@ def extent(ledger_id: int) -> NewExtent:
 
 def published(head: LogHead, *ledgers: int, job: str = "other") -> LogHead:
     extents = [extent(ledger) for ledger in ledgers]
-    return publish(head, extents, PublishId.job(job), now_ms=3, nonce=NoNonce(), pages={}).head
+    return publish(head, extents, PublishId.job(job), now_ms=3, nonce=no_nonce, pages={}).head
 
 
 def end(count: int) -> LedgerEnd:
@@ -223,7 +217,7 @@ def _spilled() -> tuple[LogHead, dict[str, paging.LogPage]]:
     head, pages = EMPTY, dict[str, paging.LogPage]()
     for each in range(100, 107):
         job = PublishId.job(str(each))
-        change = publish(head, [extent(each)], job, now_ms=3, nonce=NoNonce(), pages=pages)
+        change = publish(head, [extent(each)], job, now_ms=3, nonce=no_nonce, pages=pages)
         head = change.head
         pages.update((new.name, new.page) for new in change.new_pages)
     assert any(ref.level for ref in head.pages)
@@ -231,10 +225,10 @@ def _spilled() -> tuple[LogHead, dict[str, paging.LogPage]]:
 
 
 JOB = PublishId.job("a")
-OPENED = Extent(is_open=True, ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
-OTHER = add_open_extent(EMPTY, OPENED, nonce=NoNonce()).head  # a rival leads
+OPENED = open_extent(20)
+OTHER = add_open_extent(EMPTY, OPENED, nonce=no_nonce).head  # a rival leads
 REBORN = replace(EMPTY, uuid="aaaaaaaa-9abc-def0-1234-56789abcdef0")
-CONDEMNED = condemn(EMPTY, (30,), nonce=NoNonce(), pages={}).head
+CONDEMNED = condemn(EMPTY, (30,), nonce=no_nonce, pages={}).head
 UNUSED = LogTransactions(app_id="app", last_used_ms=5)
 
 
@@ -290,7 +284,7 @@ def errors_of(request: Any) -> Iterator[BookKeeperError]:
 @pytest.mark.rule("N3", "N4")
 def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table_says() -> None:
     spilled, pages = _spilled()
-    led = add_open_extent(spilled, OPENED, nonce=NoNonce()).head
+    led = add_open_extent(spilled, OPENED, nonce=no_nonce).head
     heads = (spilled, led, published(spilled, 3, 4), EMPTY, OTHER, REBORN, published(EMPTY, 9, job="a"))
 
     def answers(told: Told) -> Iterator[Any]:
@@ -302,11 +296,11 @@ def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table
 
     first = next(page.extents[0] for page in pages.values() if page.extents)
     intents = (
-        Publish((extent(9),), JOB, 5, NoNonce(), PublishOptions(takeover=True)),
-        Compact((first,), extent(first.ledger_id), NoNonce()),  # done already
-        Compact((first,), extent(200), NoNonce()),
-        Trim(15, NoNonce()),
-        Condemn((31,), 1000, EMPTY.uuid, NoNonce()),
+        Publish((extent(9),), JOB, 5, no_nonce, PublishOptions(takeover=True)),
+        Compact((first,), extent(first.ledger_id), no_nonce),  # done already
+        Compact((first,), extent(200), no_nonce),
+        Trim(15, no_nonce),
+        Condemn((31,), 1000, EMPTY.uuid, no_nonce),
     )
     firsts = [
         Told(lambda intent=intent: HeadChange({LOG: intent}, attempts_max=2, failures_max=2)) for intent in intents
@@ -319,7 +313,7 @@ def test_every_answer_to_every_request_of_a_change_is_followed_by_what_its_table
 def test_a_change_of_two_logs_asks_for_nothing_else() -> None:
     spilled, pages = _spilled()
     among = fan_out_id(JOB, {"a": 10, "b": 10})
-    there = publish(EMPTY, [extent(10)], among, now_ms=3, nonce=NoNonce(), pages={}).head
+    there = publish(EMPTY, [extent(10)], among, now_ms=3, nonce=no_nonce, pages={}).head
     heads = (published(spilled, 3, 4), OTHER, REBORN, published(EMPTY, 3), there)
 
     def answers(told: Told) -> Iterator[Any]:
@@ -335,7 +329,7 @@ def test_a_change_of_two_logs_asks_for_nothing_else() -> None:
         yield from errors_of(told.request)
 
     def make() -> HeadChange[Any]:
-        intents = {log: PublishAmong((extent(each),), among, 5, NoNonce()) for log, each in (("a", 9), ("b", 10))}
+        intents = {log: PublishAmong((extent(each),), among, 5, no_nonce) for log, each in (("a", 9), ("b", 10))}
         return HeadChange(intents, attempts_max=2, failures_max=2)
 
     found = Sweep([Told(make)], answers)
@@ -378,7 +372,7 @@ def test_every_answer_to_every_request_of_a_vacuum_is_followed_by_what_its_table
     read = {LOG: ask.HeadRead(Versioned(EMPTY, 1))}
     deleted = ((30, 31), read, {LOG: ()}, None, (30,), {LOG: ask.HeadRead(Versioned(CONDEMNED, 2))})
     firsts = [
-        Told(lambda at=at: Vacuum(LOG, EMPTY.uuid, 1000, NoNonce(), txns_before_ms=at), begun)
+        Told(lambda at=at: Vacuum(LOG, EMPTY.uuid, 1000, no_nonce, txns_before_ms=at), begun)
         for at in (0, 10)
         for begun in ((), ((), read), deleted)
     ]
@@ -460,7 +454,7 @@ def test_every_answer_to_every_request_of_a_compaction_is_followed_by_what_its_t
             yield from errors_of(told.request)
 
     limits = (CompactionLimits(), CompactionLimits(copy_bytes_max=1))
-    firsts = [Told(lambda each=each: Compaction(LOG, each, NoNonce())) for each in limits]
+    firsts = [Told(lambda each=each: Compaction(LOG, each, no_nonce)) for each in limits]
     check(Sweep(firsts, answers, ignored=("_done", "_copies"), states_max=600), COMPACTION)
 
 
@@ -470,7 +464,7 @@ def copying() -> tuple[Told, tuple[Any, ...]]:
     copied = ask.RunCopied(replace(extent(9), entry_count=2, size_bytes=7), good)
     listed = ask.ExtentsListed(EMPTY.uuid, run, CompactionLimits())
     head = head_read(replace(EMPTY, tail=run, next_offset=2))
-    return Told(lambda: Compaction(LOG, CompactionLimits(), NoNonce())), (
+    return Told(lambda: Compaction(LOG, CompactionLimits(), no_nonce)), (
         listed,
         copied,
         good,
@@ -508,8 +502,7 @@ def test_a_copy_that_cannot_be_read_back_is_dropped_and_one_that_may_be_listed_i
 @pytest.mark.rule("N2", "MUST15")
 @pytest.mark.parametrize("publishes", [False, True], ids=["a deletion", "a publish"])
 def test_a_leader_is_fenced_with_the_last_two_ledgers_before_the_head_is_written(publishes: bool) -> None:
-    opened = Extent(is_open=True, ledger_id=20, created_ms=1, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2)
-    led = add_open_extent(published(EMPTY, 3), opened, nonce=NoNonce()).head
+    led = add_open_extent(published(EMPTY, 3), OPENED, nonce=no_nonce).head
     told = publication(9, takeover=True) if publishes else Told(lambda: DeleteLog(LOG, EMPTY.uuid, takeover=True))
     asked = run(told, head_read(led))
     while not isinstance(asked, ask.RecoverLedgers):

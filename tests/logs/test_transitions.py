@@ -13,32 +13,18 @@ from typing import Any
 
 import pytest
 
-from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
+from bk_core.errors import MetadataUnavailableError
 from bk_core.logs.machines import leadership
 from bk_core.logs.machines import leadership_events as lev
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.model.next_head import seal
 from bk_core.model import Versioned
+from tests.kit.extents import open_extent
 from tests.kit.transitions import members, printed, words
-from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, opened, rolling, run, serving
-
-
-class NoNonce:
-    """Names pages all alike, so that copies stay alike."""
-
-    def __call__(self) -> int:
-        return 5
-
-    def copy(self) -> NoNonce:
-        return self
-
-    def fingerprint(self) -> object:
-        return "nonce"
-
+from tests.logs.leadership_kit import BOTH, EMPTY, NONCE, end, listed, rolling, run, serving
 
 Moves = set[tuple[str, str, str]]
 AWAY = MetadataUnavailableError("the store is away")
-GONE = NoSuchLedgerError("deleted")
 
 
 class Search:
@@ -120,7 +106,7 @@ def leaderships() -> Iterable[LogLeadership]:
     yield LogLeadership(attempts_max=2)
     machine = LogLeadership(attempts_max=2)
     sealed = lev.HeadRead(Versioned(EMPTY, 1), last_ledgers=(3,))
-    run(machine, lev.TakeOver(), sealed, lev.LedgerRecovered(3, end(5)), lev.LedgerCreated(opened(7)))
+    run(machine, lev.TakeOver(), sealed, lev.LedgerRecovered(3, end(5)), lev.LedgerCreated(open_extent(7)))
     run(machine, lev.HeadConflicted(), lev.LeaderAnswered(True), lev.WaitEnded())
     yield machine
     for state in ("SERVING", "ROLL_LISTING", "ROLL_CLOSING"):
@@ -147,7 +133,7 @@ def leadership_events(machine: LogLeadership) -> Iterable[lev.LeadershipEvent]:
         yield lev.LedgerMissing(ledger)
         yield lev.LedgerClosed(ledger, end(5))
         yield lev.WriterFailed(ledger, AWAY)
-    yield from (lev.LedgerCreated(opened(ledger)) for ledger in (7, 8))
+    yield from (lev.LedgerCreated(open_extent(ledger)) for ledger in (7, 8))
 
 
 @pytest.mark.long

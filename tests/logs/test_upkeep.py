@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from bk_core.client import BookKeeper
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     NoSuchEntryError,
@@ -20,30 +19,13 @@ from bk_core.errors import (
 )
 from bk_core.logs.machines.publication import FORGOTTEN_OFFSET, PublishOptions, Transaction
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import LogHead, NewExtent, PublishId, custom_metadata_for
-from bk_core.logs.named_log import NamedLog
+from bk_core.logs.model.head import PublishId
 from bk_core.logs.store import nonce
 from bookie_server.machine.events import LookForDeletion
 from tests.kit.extents import new_extent
 from tests.kit.memory_cluster import memory_cluster
-from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, log_of, one_log
-
-
-async def ledger(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
-    """A closed ledger as a job writes it."""
-    head, _ = await log.open_or_create()
-    keys = custom_metadata_for(head.value.uuid, PublishId.job("x"), partition=0, attempt=0, codec="raw")
-    writer = await bookkeeper.create_ledger(password=PASSWORD, custom_metadata=keys)
-    await writer.append_batch(EntryBatch.from_list(list(entries)))
-    await writer.close()
-    size = sum(map(len, entries))
-    return new_extent(writer.ledger_id, len(entries), size)
-
-
-async def publish(bookkeeper: BookKeeper, log: NamedLog, *entries: bytes) -> NewExtent:
-    made = await ledger(bookkeeper, log, *entries)
-    await log.publish([made], PublishId.job(str(made.ledger_id)))
-    return made
+from tests.logs.change_kit import EMPTY
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, ledger, log_of, one_log, publish
 
 
 def is_there(bookkeeper: BookKeeper, ledger_id: int) -> bool:
@@ -87,8 +69,7 @@ async def test_a_trim_unlinks_what_lies_below_and_moves_nothing() -> None:
 @pytest.mark.rule("N7")
 def test_retention_keeps_what_is_young_and_enough_bytes() -> None:
     extents = [new_extent(n, 10, 100, 1000 * n) for n in range(1, 5)]
-    empty = LogHead(uuid="12345678-9abc-def0-1234-56789abcdef0", created_ms=1, ledger_key=b"")
-    head = commit.publish(empty, extents, PublishId.job("1"), now_ms=1, nonce=nonce).head
+    head = commit.publish(EMPTY, extents, PublishId.job("1"), now_ms=1, nonce=nonce).head
     assert commit.expired_below(head, 10**9, {}) == 0  # no retention
     by_age = replace(head, retention_ms=2000)
     assert [commit.expired_below(by_age, now, {}) for now in (3999, 4000, 5000, 10**9)] == [0, 10, 20, 30]

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import cast
 
 import pytest
 
@@ -21,10 +20,10 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.logs.upkeep_worker import Survey, UpkeepWorker, dry_run
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper
 from tests.kit.memory_store import MemoryStore, MemoryTree
+from tests.kit.metadata_worlds import tree_of
 from tests.kit.waiting import eventually
-from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, one_log
+from tests.logs.leader_kit import PASSWORD, StoreClock, content_of, ledger, one_log
 from tests.logs.model.test_compaction import publish, values
-from tests.logs.test_upkeep import ledger
 
 LEDGERS = 6
 QUICK = UpkeepConfig(extents_min=2, poll_s=0.02, retry_s=0.02, retry_max_s=0.1)
@@ -41,17 +40,13 @@ class World:
 
     def worker(self, owner: str, config: UpkeepConfig = QUICK) -> tuple[UpkeepWorker, MemoryTree]:
         client = self.cluster.client()
-        return UpkeepWorker(client, owner, config, lambda name: PASSWORD), tree_of(client)
+        return UpkeepWorker(client, owner, config, lambda name: PASSWORD), tree_of(client.store)
 
     def ledgers(self) -> list[int]:
         return list(self.cluster.store.list_ledgers())
 
     async def listed(self) -> list[int]:
         return [extent.ledger_id for extent in await self.log.extents()]
-
-
-def tree_of(client: BookKeeper) -> MemoryTree:
-    return cast(MemoryStore, client.store).tree
 
 
 @asynccontextmanager
@@ -222,7 +217,7 @@ async def test_a_store_that_is_away_is_waited_for_and_then_asked_who_is_elected(
             instance_id=world.cluster.store.instance_id(),
             config=FAST,
         )
-        tree = tree_of(client)
+        tree = tree_of(client.store)
         tree.suspend()
         async with UpkeepWorker(client, "w1", QUICK, lambda name: PASSWORD) as worker:
             await asyncio.sleep(0.3)

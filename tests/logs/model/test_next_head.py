@@ -30,7 +30,7 @@ from bk_core.logs.model.next_head import (
 from bk_core.logs.model.paging import Change, merge_candidates
 from bk_core.model import Fragment
 from tests.kit.amount import examples
-from tests.kit.extents import new_extent
+from tests.kit.extents import new_extent, open_extent
 
 UUID = "12345678-9abc-def0-1234-56789abcdef0"
 EMPTY = LogHead(uuid=UUID, created_ms=1, ledger_key=b"k" * 20)
@@ -43,14 +43,8 @@ def new(ledger_id: int, count: int, **more: int) -> NewExtent:
     )
 
 
-def opened(ledger_id: int) -> Extent:
-    return Extent(
-        is_open=True, ledger_id=ledger_id, created_ms=2, ensemble_size=3, write_quorum_size=3, ack_quorum_size=2
-    )
-
-
 def add(head: LogHead, ledger_id: int) -> LogHead:
-    return add_open_extent(head, opened(ledger_id), nonce=NONCE).head
+    return add_open_extent(head, open_extent(ledger_id), nonce=NONCE).head
 
 
 def end(count: int) -> LedgerEnd:
@@ -241,7 +235,7 @@ class World:
     def open(self) -> None:
         self.ledger += 1
         self.opened.append(self.ledger)
-        self.apply(add_open_extent(self.head, opened(self.ledger), nonce=self.nonce, pages=self.candidates()))
+        self.apply(add_open_extent(self.head, open_extent(self.ledger), nonce=self.nonce, pages=self.candidates()))
 
     def seal(self) -> None:
         counts = {ledger: self.random.randrange(3) for ledger in self.opened[: self.random.randrange(1, 3)]}
