@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path="bk_core/logs/leading/requests.py",
         old="        await asyncio.to_thread(self._bookkeeper.store.read_ledger, effect.ledger.ledger_id)\n",
         new="",
-        tests=("tests/logs/test_leader_ends.py::test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed",),
+        tests=("tests/logs/test_leader.py::test_a_ledger_that_a_vacuum_deleted_meanwhile_is_not_listed",),
         breaks="after a pause of days entries are confirmed into a ledger that no longer exists",
     ),
     Mutant(
