@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leading a log over bookies in memory: takeover, rolls, lost leadership, cancellation, and the offset of each entry."""
+"""Leading a log over bookies in memory: takeover, rolls, lost leadership, cancellation, and each entry's offset."""
 
 from __future__ import annotations
 

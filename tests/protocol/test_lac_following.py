@@ -21,7 +21,7 @@ from bk_core.protocol.ends.follower import LedgerFollower
 from bk_core.protocol.ends.lac import QuorumLacRead
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import LEDGER, digester, metadata, of
 
 
 def proof(request: int, lac: int, *, ledger_id: int = LEDGER) -> ev.LacAnswered:
@@ -31,10 +31,6 @@ def proof(request: int, lac: int, *, ledger_id: int = LEDGER) -> ev.LacAnswered:
 def following(lac: int = -1, **changes: object) -> tuple[LedgerFollower, list[ev.SendWatchLac]]:
     machine = LedgerFollower(metadata(**changes), lac, digester())
     return machine, of(machine.start(), ev.SendWatchLac)
-
-
-def of(effects: list[object], kind: type) -> list:
-    return [effect for effect in effects if isinstance(effect, kind)]
 
 
 def moved(first: int, *bookies: str, version: int = 1) -> Versioned[LedgerMetadata]:

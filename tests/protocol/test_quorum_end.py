@@ -7,32 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.model import ENTRY_ID_MAX, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.ends.quorum_end import ANSWERS_MAX, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, EntryRange
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import digester, frame, metadata
 
 pytestmark = pytest.mark.rule("P15")
 Record = Versioned[LedgerMetadata]
 
 
-def frame(*ids: int, payload: bytes = b"value") -> memoryview:
+def frames(*ids: int, payload: bytes = b"value") -> memoryview:
     """Frames of these entries, one each."""
-    made = b""
-    for entry in ids:
-        made += encode_frame(
-            EntryBatch.from_list([payload]),
-            digester=digester(),
-            ledger_id=LEDGER,
-            first_entry_id=entry,
-            lac=-1,
-            length_before=5 * entry,
-            session=1,
-        )
-    return memoryview(made)
+    return memoryview(b"".join(frame(entry, payload, length_before=5 * entry, session=1) for entry in ids))
 
 
 def machine_of(record: Record, lac: int = -1, **options: int) -> tuple[QuorumEnd, list[object]]:
@@ -53,7 +40,7 @@ def answer(machine: QuorumEnd, asked: list[object], *holds: tuple[int, ...] | No
             continue
         here = [entry for entry in ids if read.first <= entry <= read.last]
         if here:
-            effects += machine.step(ev.FramesRead(read.request, frame(*here)))
+            effects += machine.step(ev.FramesRead(read.request, frames(*here)))
         effects += machine.step(ev.ReadAnswered(read.request, read.last, (EntryRange(read.first, read.last),)))
     return effects
 
@@ -100,7 +87,7 @@ def test_only_members_of_the_write_set_count() -> None:
 def test_unknown_limbo_and_denials_count_for_nothing() -> None:
     machine, asked = machine_of(metadata())
     requests = [read.request for read in asked if isinstance(read, ev.SendRead)]
-    machine.step(ev.FramesRead(requests[0], frame(0)))
+    machine.step(ev.FramesRead(requests[0], frames(0)))
     machine.step(ev.ReadAnswered(requests[0], 9, (EntryRange(1, 9),)))
     machine.step(ev.ReadAnswered(requests[1], 9, unknown=(EntryRange(0, 9),), detail="LIMBO"))
     assert machine.step(ev.ReadAnswered(requests[2], 9, (EntryRange(0, 9),))) == [ev.FinishEnd(metadata(), -1)]
@@ -110,20 +97,20 @@ def test_unknown_limbo_and_denials_count_for_nothing() -> None:
 def test_a_copy_with_a_bad_digest_counts_for_nothing() -> None:
     machine, asked = machine_of(metadata())
     requests = [read.request for read in asked if isinstance(read, ev.SendRead)]
-    flipped = bytearray(frame(0))
+    flipped = bytearray(frames(0))
     flipped[-1] ^= 1
     assert machine.step(ev.FramesRead(requests[0], memoryview(bytes(flipped)))) == [ev.CancelRead(requests[0])]
-    assert machine.step(ev.FramesRead(requests[1], frame(11))) == [ev.CancelRead(requests[1])], "nobody asked for it"
-    machine.step(ev.FramesRead(requests[2], frame(0)))
+    assert machine.step(ev.FramesRead(requests[1], frames(11))) == [ev.CancelRead(requests[1])], "nobody asked for it"
+    machine.step(ev.FramesRead(requests[2], frames(0)))
     assert machine.step(ev.ReadFailed(requests[2], "breaks off")) == [ev.FinishEnd(metadata(), -1)]
 
 
 def test_an_answer_that_is_too_long_is_cut() -> None:
     machine, asked = machine_of(metadata(), bytes_max=10)
     request = next(read.request for read in asked if isinstance(read, ev.SendRead))
-    large = frame(0, payload=bytes(FRAME_BYTES_MAX // 2))
+    large = frames(0, payload=bytes(FRAME_BYTES_MAX // 2))
     assert machine.step(ev.FramesRead(request, large)) == []
-    assert machine.step(ev.FramesRead(request, frame(1, payload=bytes(FRAME_BYTES_MAX // 2)))) == [
+    assert machine.step(ev.FramesRead(request, frames(1, payload=bytes(FRAME_BYTES_MAX // 2)))) == [
         ev.CancelRead(request)
     ]
 
@@ -134,7 +121,7 @@ def test_a_bookie_that_stops_early_is_asked_for_the_rest_but_not_for_ever() -> N
     for entry in range(ANSWERS_MAX):
         assert isinstance(read, ev.SendRead)
         assert (read.first, read.last) == (entry, 99)
-        machine.step(ev.FramesRead(read.request, frame(entry)))
+        machine.step(ev.FramesRead(read.request, frames(entry)))
         (read,) = machine.step(ev.ReadAnswered(read.request, entry))
     assert read == ev.SetTimer("settle", 60_000)
     (again,) = machine.step(ev.TimerFired("settle"))

@@ -13,47 +13,26 @@ from bk_core import quorum
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import decode_frame, encode_frame, encode_striped
 from bk_core.model import DigestType
-from bk_core.protocol.events import (
-    CancelRead,
-    DeliverBatch,
-    FinishRead,
-    FramesRead,
-    ReadAnswered,
-    ReadFailed,
-    SendRead,
-    SetTimer,
-    TimerFired,
-)
+from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead
 from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.flagged import with_flags
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import LEDGER, digester, frame, metadata, of
 
 VALUES = [b"value %d" % i for i in range(12)]
 
 
-def plain(first: int, last: int, *, stamp: int = 1) -> memoryview:
-    made = EntryBatch.from_list(VALUES[first : last + 1])
-    lengths = sum(map(len, VALUES[:first]))
-    frame = encode_frame(
-        made,
-        digester=digester(),
-        ledger_id=LEDGER,
-        first_entry_id=first,
-        lac=-1,
-        length_before=lengths,
-        session=stamp,
-    )
-    return memoryview(bytes(frame))
+def plain(first: int, last: int) -> memoryview:
+    return frame(first, *VALUES[first : last + 1], length_before=sum(map(len, VALUES[:first])), session=1)
 
 
-def reading(first: int, last: int, e: int = 3, qw: int = 3, **changes: object) -> tuple[RangeRead, list[SendRead]]:
+def reading(first: int, last: int, e: int = 3, qw: int = 3, **changes: object) -> tuple[RangeRead, list[ev.SendRead]]:
     machine = RangeRead(metadata(e, qw, min(qw, 2), **changes).value, digester(), first, last, bytes_max=1 << 20)
-    return machine, [effect for effect in machine.start() if isinstance(effect, SendRead)]
+    return machine, of(machine.start(), ev.SendRead)
 
 
 def delivered(effects: list[object]) -> list[bytes]:
-    return [value for e in effects if isinstance(e, DeliverBatch) for value in e.batch.to_list()]
+    return [value for each in of(effects, ev.DeliverBatch) for value in each.batch.to_list()]
 
 
 def one(effects: list[object], kind: type) -> object:
@@ -63,18 +42,18 @@ def one(effects: list[object], kind: type) -> object:
 def test_one_bookie_is_asked_and_its_parts_are_delivered_as_they_come() -> None:
     machine, reads = reading(0, 11)
     assert len(reads) == 1
-    assert delivered(machine.step(FramesRead(1, plain(0, 4)))) == VALUES[:5]
-    assert delivered(machine.step(FramesRead(1, plain(5, 11)))) == VALUES[5:]
-    assert machine.step(ReadAnswered(1, 11)) == [FinishRead()]
+    assert delivered(machine.step(ev.FramesRead(1, plain(0, 4)))) == VALUES[:5]
+    assert delivered(machine.step(ev.FramesRead(1, plain(5, 11)))) == VALUES[5:]
+    assert machine.step(ev.ReadAnswered(1, 11)) == [ev.FinishRead()]
 
 
 def test_a_partial_frame_is_no_answer_to_who_asked_for_entries() -> None:
     machine, reads = reading(0, 11)
-    effects = machine.step(FramesRead(1, memoryview(with_flags(bytes(plain(0, 11))))))
-    assert one(effects, CancelRead) == CancelRead(1)
-    again = one(effects, SendRead)
+    effects = machine.step(ev.FramesRead(1, memoryview(with_flags(bytes(plain(0, 11))))))
+    assert one(effects, ev.CancelRead) == ev.CancelRead(1)
+    again = one(effects, ev.SendRead)
     assert again.bookie != reads[0].bookie
-    assert delivered(machine.step(FramesRead(again.request, plain(0, 11)))) == VALUES
+    assert delivered(machine.step(ev.FramesRead(again.request, plain(0, 11)))) == VALUES
 
 
 def test_a_cut_frame_whose_entry_fails_its_digest_is_refused() -> None:
@@ -90,13 +69,13 @@ def test_a_cut_frame_whose_entry_fails_its_digest_is_refused() -> None:
     )
     cut = memoryview(bytes(encode_frame(forged, digester=None)))  # tag 0: cut by the bookie
     machine, _ = reading(0, 2)
-    assert delivered(machine.step(FramesRead(1, cut))) == []
+    assert delivered(machine.step(ev.FramesRead(1, cut))) == []
 
 
 def striped(index: int, e: int, qw: int) -> memoryview:
     made = EntryBatch.from_list(VALUES)
     digests = digester().compute_run(0, -1, 0, made.lengths, made.payload)
-    frame = encode_striped(
+    part = encode_striped(
         made,
         ledger_id=LEDGER,
         first_entry_id=0,
@@ -109,8 +88,8 @@ def striped(index: int, e: int, qw: int) -> memoryview:
         index=index,
         session=1,
     )
-    assert frame is not None
-    return memoryview(bytes(frame))
+    assert part is not None
+    return memoryview(bytes(part))
 
 
 @pytest.mark.parametrize(("e", "qw"), [(3, 2), (4, 2), (5, 3), (5, 2)])
@@ -120,10 +99,10 @@ def test_a_striped_range_asks_the_fewest_bookies_and_puts_their_answers_together
     effects: list[object] = []
     for read in reads:
         index = int(read.bookie[1:])
-        machine.step(FramesRead(read.request, striped(index, e, qw)))
-        effects += machine.step(ReadAnswered(read.request, 11))
+        machine.step(ev.FramesRead(read.request, striped(index, e, qw)))
+        effects += machine.step(ev.ReadAnswered(read.request, 11))
     assert delivered(effects) == VALUES
-    assert one(effects, FinishRead)
+    assert one(effects, ev.FinishRead)
 
 
 @cache
@@ -131,17 +110,17 @@ def held_by(index: int, shape: tuple[int, int]) -> EntryBatch:
     return decode_frame(striped(index, *shape))
 
 
-def answer(machine: RangeRead, read: SendRead, shape: tuple[int, int], dead: tuple[int, ...]) -> list[object]:
+def answer(machine: RangeRead, read: ev.SendRead, shape: tuple[int, int], dead: tuple[int, ...]) -> list[object]:
     """A dead bookie fails; the others give what they hold of four ids and stop there, as at a byte limit."""
     index, through = int(read.bookie[1:]), min(read.last, read.first + 3)
     if index in dead:
-        return list(machine.step(ReadFailed(read.request, "dead")))
+        return list(machine.step(ev.ReadFailed(read.request, "dead")))
     held = held_by(index, shape)
     part = held.select((held.entry_ids() >= read.first) & (held.entry_ids() <= through))
     effects: list[object] = []
     if len(part):
-        effects += machine.step(FramesRead(read.request, memoryview(bytes(encode_frame(part, digester=None)))))
-    return effects + list(machine.step(ReadAnswered(read.request, through)))
+        effects += machine.step(ev.FramesRead(read.request, memoryview(bytes(encode_frame(part, digester=None)))))
+    return effects + list(machine.step(ev.ReadAnswered(read.request, through)))
 
 
 @pytest.mark.long
@@ -159,10 +138,10 @@ def test_a_striped_range_ends_whichever_two_bookies_are_dead_and_goes_as_far_as_
                 assert turns < 200, f"asks for ever: {dead} dead, from {first}, prefer {prefer}"
                 todo, effects = effects, []
                 for effect in todo:
-                    if isinstance(effect, SendRead):
+                    if isinstance(effect, ev.SendRead):
                         effects += answer(machine, effect, shape, dead)
-                    elif isinstance(effect, SetTimer) and effect.name == "again":
-                        effects += machine.step(TimerFired("again"))
+                    elif isinstance(effect, ev.SetTimer) and effect.name == "again":
+                        effects += machine.step(ev.TimerFired("again"))
                 got += delivered(effects)
             gone = [n for n in range(first, 12) if set(quorum.write_set(n, e, qw)) <= set(dead)]
             assert got == VALUES[first : min(gone, default=12)]
@@ -170,9 +149,9 @@ def test_a_striped_range_ends_whichever_two_bookies_are_dead_and_goes_as_far_as_
 
 def test_a_bookie_that_answers_nothing_at_all_is_not_asked_again_at_once() -> None:
     machine, reads = reading(0, 11)
-    machine.step(ReadAnswered(reads[0].request, 11, absent=(EntryRange(0, 11),)))
+    machine.step(ev.ReadAnswered(reads[0].request, 11, absent=(EntryRange(0, 11),)))
     asked = set()
     for request in range(2, 4):
         asked.add(machine._window.answers[request].index)
-        machine.step(ReadAnswered(request, -1))
+        machine.step(ev.ReadAnswered(request, -1))
     assert len(asked) == 2

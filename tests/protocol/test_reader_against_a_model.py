@@ -8,6 +8,8 @@ error is one that the answers justify; and where one honest bookie of each write
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -200,6 +202,10 @@ class World:
                     self.denied.setdefault(n, set()).add(asked.read.bookie)
         return event
 
+    def options(self) -> dict[str, object]:
+        """Draw the options of a read."""
+        return {"prefer": self.random.randrange(self.shape[0]), "avoid": self.random.sample(BOOKIES, 2)}
+
     def make(self, first: int, last: int, **options: object) -> RangeRead | SharedRead:
         return RangeRead(self.metadata, digester(), first, last, bytes_max=1 << 20, **options)
 
@@ -231,24 +237,30 @@ class World:
             assert all(bookie in str(self.end.error) for bookie in everybody)
 
 
-@pytest.mark.rule("P4", "MUST4", "MUST14")
-@pytest.mark.parametrize("honest", [True, False], ids=["one-of-each-write-set-is-honest", "nobody-need-be"])
-@pytest.mark.parametrize("seeds", range(some(4, few=1)))
-def test_what_is_delivered_is_the_truth_whatever_the_bookies_do(honest: bool, seeds: int) -> None:
-    ends = {"finished": 0, "lost": 0, "unreadable": 0}
-    for seed in range(seeds * 150, seeds * 150 + 150):
-        world = World(random.Random(seed), honest)
+def ends_of(kind: type[World], seeds: Iterable[int], honest: bool) -> Counter[str]:
+    """Read a range in the world of each seed. Return how the reads ended: finished, lost or unreadable."""
+    ends = Counter[str]()
+    for seed in seeds:
+        world = kind(random.Random(seed), honest)
         pick = world.random
         first = pick.randrange(len(world.values))
         last = pick.randint(first - 1, len(world.values) - 1)
         try:
-            world.run(first, last, prefer=pick.randrange(world.shape[0]), avoid=pick.sample(BOOKIES, 2))
+            world.run(first, last, **world.options())
         except Exception as error:
             raise AssertionError(f"seed {seed}, honest {honest}") from error
-        kind = "finished" if isinstance(world.end, ev.FinishRead) else "unreadable"
-        if kind != "finished" and isinstance(world.end.error, NoSuchEntryError):
-            kind = "lost"
-        ends[kind] += 1
+        if isinstance(world.end, ev.FinishRead):
+            ends["finished"] += 1
+        else:
+            ends["lost" if isinstance(world.end.error, NoSuchEntryError) else "unreadable"] += 1
+    return ends
+
+
+@pytest.mark.rule("P4", "MUST4", "MUST14")
+@pytest.mark.parametrize("honest", [True, False], ids=["one-of-each-write-set-is-honest", "nobody-need-be"])
+@pytest.mark.parametrize("seeds", range(some(4, few=1)))
+def test_what_is_delivered_is_the_truth_whatever_the_bookies_do(honest: bool, seeds: int) -> None:
+    ends = ends_of(World, range(seeds * 150, seeds * 150 + 150), honest)
     assert PASSES > 1
     assert ends["finished"] > 20
     assert honest or (ends["lost"] and ends["unreadable"])

@@ -12,24 +12,24 @@ from bk_core.model import LedgerState, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.wire.lane.reasons import EntryRange, Reason
-from tests.protocol.kit import metadata
-from tests.protocol.test_recovery import absent, claimed, fenced, finish_write_back, frame, of
+from tests.protocol.kit import frame, metadata, of
+from tests.protocol.test_recovery import absent, claimed, fenced, finish_write_back
 
 
 def meets_another(machine: LedgerRecovery, version: int) -> list[Any]:
     """The close conflicts with a newer epoch; after the pause the next attempt claims and fences."""
     machine.step(ev.MetadataConflicted())
     theirs = Versioned(metadata(state=LedgerState.IN_RECOVERY).value, version)
-    assert of(list(machine.step(ev.MetadataRead(theirs))), ev.BackOff)
+    assert of(machine.step(ev.MetadataRead(theirs)), ev.BackOff)
     machine.step(ev.TimerFired("again"))
-    (claim,) = of(list(machine.step(ev.MetadataRead(theirs))), ev.WriteMetadata)
+    (claim,) = of(machine.step(ev.MetadataRead(theirs)), ev.WriteMetadata)
     return list(machine.step(ev.MetadataWritten(Versioned(claim.metadata, version + 1))))
 
 
 def closing() -> tuple[LedgerRecovery, list[Any]]:
     """A recovery of one entry that has sent its close; the effects of that."""
     machine, reads = fenced()
-    machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
+    machine.step(ev.FramesRead(reads[0].request, frame(0, b"x")))
     machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(EntryRange(1, reads[0].last),)))
     sent = list(machine.step(absent_above(reads[1])))
     assert machine.phase is Phase.DRAIN
@@ -54,12 +54,12 @@ def test_late_answers_to_an_earlier_attempts_fences_are_not_counted() -> None:
     assert [machine.step(ev.LacFailed(index, "late", Reason.UNAUTHORIZED)) for index in (0, 1, 2)] == [[], [], []]
     assert machine.phase is Phase.FENCE
     machine.step(ev.LacAnswered(3))
-    assert of(list(machine.step(ev.LacAnswered(5))), ev.SendRead)
+    assert of(machine.step(ev.LacAnswered(5)), ev.SendRead)
 
 
 def test_answers_and_session_events_of_an_earlier_attempt_say_nothing_to_the_next() -> None:
     machine, reads = fenced()
-    machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
+    machine.step(ev.FramesRead(reads[0].request, frame(0, b"x")))
     old = [lane.session for lane in machine._write_back.delivery.lanes]
     machine.step(ev.ReadAnswered(reads[0].request, reads[0].last, absent=(EntryRange(1, reads[0].last),)))
     machine.step(absent_above(reads[1]))
@@ -67,10 +67,10 @@ def test_answers_and_session_events_of_an_earlier_attempt_say_nothing_to_the_nex
         machine.step(ev.FramesAcked(index, session, 1))
     meets_another(machine, 5)
     machine.step(ev.LacAnswered(3))
-    again = of(list(machine.step(ev.LacAnswered(4))), ev.SendRead)
-    assert machine.step(ev.FramesRead(reads[2].request, memoryview(frame(0, b"x")))) == []
+    again = of(machine.step(ev.LacAnswered(4)), ev.SendRead)
+    assert machine.step(ev.FramesRead(reads[2].request, frame(0, b"x"))) == []
     assert machine.step(absent(reads[2])) == []
-    sent = of(list(machine.step(ev.FramesRead(again[0].request, memoryview(frame(0, b"x"))))), ev.SendFrame)
+    sent = of(machine.step(ev.FramesRead(again[0].request, frame(0, b"x"))), ev.SendFrame)
     assert not {send.session for send in sent} & set(old)
     for index, session in enumerate(old):
         assert machine.step(ev.FramesAcked(index, session, 1)) == []
@@ -97,15 +97,15 @@ def test_a_close_whose_answer_was_lost_is_written_again_with_the_same_intent() -
     ours = Versioned(metadata(state=LedgerState.IN_RECOVERY).value, 1)
     assert machine.step(ev.MetadataRead(ours)) == [close]
     closed = Versioned(close.metadata, 2)
-    assert of(list(machine.step(ev.MetadataRead(closed))), ev.FinishRecovery) == [ev.FinishRecovery(closed, 1)]
+    assert of(machine.step(ev.MetadataRead(closed)), ev.FinishRecovery) == [ev.FinishRecovery(closed, 1)]
 
 
 def test_a_full_window_ends_the_reads_of_the_one_before() -> None:
     machine, _ = claimed()
     machine.config = type(machine.config)(read_window_entries=2)
     machine.step(ev.LacAnswered(0))
-    reads = of(list(machine.step(ev.LacAnswered(1))), ev.SendRead)
-    effects = list(machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"a", b"b")))))
+    reads = of(machine.step(ev.LacAnswered(1)), ev.SendRead)
+    effects = list(machine.step(ev.FramesRead(reads[0].request, frame(0, b"a", b"b"))))
     assert of(effects, ev.CancelRead) == [ev.CancelRead(read.request) for read in reads]
     assert {read.first for read in of(effects, ev.SendRead)} == {2}
 
@@ -114,7 +114,7 @@ def test_the_reason_of_an_inconclusive_recovery_names_the_entry_and_the_bookies(
     machine, reads = fenced()
     machine.step(absent(reads[0]))
     machine.step(ev.ReadFailed(reads[1].request, "timed out"))
-    (failed,) = of(list(machine.step(ev.ReadFailed(reads[2].request, "no route"))), ev.Fail)
+    (failed,) = of(machine.step(ev.ReadFailed(reads[2].request, "no route")), ev.Fail)
     assert isinstance(failed.error, RecoveryInconclusiveError)
     for said in ("entry 0", "b0: denies it", "b1: timed out", "b2: no route"):
         assert said in str(failed.error)
@@ -124,7 +124,7 @@ def test_the_reason_of_a_fence_that_failed_names_the_bookies() -> None:
     machine, _ = claimed()
     machine.step(ev.LacFailed(0, "timed out"))
     assert machine.step(ev.LacFailed(2, "", Reason.LIMBO)) == []
-    (failed,) = of(list(machine.step(ev.LacAnswered(1))), ev.Fail)
+    (failed,) = of(machine.step(ev.LacAnswered(1)), ev.Fail)
     assert "b0: timed out" in str(failed.error)
     assert "b2: LIMBO" in str(failed.error)
 
@@ -136,21 +136,21 @@ def test_stale_reads_of_the_record_do_not_keep_a_recovery_going_for_ever() -> No
         (asked,) = machine.step(ev.MetadataConflicted())
         assert isinstance(asked, ev.ReadMetadata if turn == 0 else ev.SetTimer)
         stale = Versioned(metadata(state=LedgerState.IN_RECOVERY).value, 1)
-        assert of(list(machine.step(ev.MetadataRead(stale))), ev.WriteMetadata)
-    (failed,) = of(list(machine.step(ev.MetadataConflicted())), ev.Fail)
+        assert of(machine.step(ev.MetadataRead(stale)), ev.WriteMetadata)
+    (failed,) = of(machine.step(ev.MetadataConflicted()), ev.Fail)
     assert isinstance(failed.error, RecoveryInconclusiveError)
 
 
 def test_a_ledger_that_is_deleted_under_its_recovery_ends_it() -> None:
     machine, _ = closing()
-    (failed,) = of(list(machine.step(ev.MetadataCallFailed(NoSuchLedgerError("gone")))), ev.Fail)
+    (failed,) = of(machine.step(ev.MetadataCallFailed(NoSuchLedgerError("gone"))), ev.Fail)
     assert isinstance(failed.error, NoSuchLedgerError)
 
 
 @pytest.mark.rule("MUST12")
 def test_ensemble_changes_of_a_recovery_are_bounded() -> None:
     machine, reads = fenced()
-    machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))
+    machine.step(ev.FramesRead(reads[0].request, frame(0, b"x")))
     for turn in range(100):
         write_back = machine._write_back
         assert write_back is not None
@@ -166,5 +166,5 @@ def test_ensemble_changes_of_a_recovery_are_bounded() -> None:
 
 def test_a_bookie_that_acks_write_backs_it_never_got_is_replaced() -> None:
     machine, reads = fenced()
-    sent = of(list(machine.step(ev.FramesRead(reads[0].request, memoryview(frame(0, b"x"))))), ev.SendFrame)
-    assert of(list(machine.step(ev.FramesAcked(0, sent[0].session, 2))), ev.ReadBookies)
+    sent = of(machine.step(ev.FramesRead(reads[0].request, frame(0, b"x"))), ev.SendFrame)
+    assert of(machine.step(ev.FramesAcked(0, sent[0].session, 2)), ev.ReadBookies)

@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.errors import MetadataUnavailableError
 from bk_core.model import Fragment, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.ends.quorum_end import EndEffect, EndEvent, EndPhase, QuorumEnd
 from bk_core.wire.lane.reasons import EntryRange
 from tests.kit.transitions import as_table, members, sweep
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import digester, metadata, values_frame
 
 LAC, LAST = 4, 8
 """The proven LAC, and the last id that is looked at."""
@@ -43,16 +41,8 @@ SETTLED = ev.TimerFired("settle")
 AWAY = ev.MetadataCallFailed(MetadataUnavailableError("the store is away"))
 
 
-def frame(first: int, last: int) -> memoryview:
-    batch = EntryBatch.from_list([b"value %d" % i for i in range(first, last + 1)])
-    data = encode_frame(
-        batch, digester=digester(), ledger_id=LEDGER, first_entry_id=first, lac=LAC, length_before=7 * first, session=1
-    )
-    return memoryview(bytes(data))
-
-
 def gave(request: int, first: int = 5, last: int = 6) -> EndEvent:
-    return ev.FramesRead(request, frame(first, last))
+    return ev.FramesRead(request, values_frame(first, last, LAC))
 
 
 def end(request: int, through: int = LAST) -> EndEvent:
@@ -110,7 +100,7 @@ SITUATIONS: dict[str, Callable[[], QuorumEnd]] = {
 def events(machine: QuorumEnd) -> Iterable[EndEvent]:
     yield from (AWAY, SETTLED, ev.TimerFired("another"))
     yield from (ev.MetadataRead(record) for record in (OPEN, MOVED, CLOSED, IN_RECOVERY, replace(OPEN, version=9)))
-    flipped = bytearray(frame(5, 6))
+    flipped = bytearray(values_frame(5, 6, LAC))
     flipped[-1] ^= 1
     for request in range(14):
         yield from (gave(request), gave(request, 6, 6), gave(request, 4, 6), gave(request, LAST + 1, LAST + 1))

@@ -12,8 +12,6 @@ from dataclasses import replace
 import pytest
 
 from bk_core.entries.apache import lac_body
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
@@ -21,7 +19,7 @@ from bk_core.protocol.ends.follower import FollowEffect, FollowEvent, LedgerFoll
 from bk_core.protocol.reader import PASSES, RangeRead, ReadEffect, ReadEvent
 from bk_core.wire.lane.reasons import EntryRange, Reason
 from tests.kit.transitions import as_table, members, sweep
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import digester, metadata, values_frame
 
 READ_STATES = ("ASKING", "LATE", "PAUSED", "DONE")
 FOLLOW_STATES = ("NEW", "WATCHING", "RECORD", "QUORUM", "ENDED")
@@ -64,16 +62,8 @@ TABLE: dict[tuple[str, str], str] = {
 LAST = 5
 
 
-def frame(first: int, last: int) -> memoryview:
-    batch = EntryBatch.from_list([b"value %d" % i for i in range(first, last + 1)])
-    data = encode_frame(
-        batch, digester=digester(), ledger_id=LEDGER, first_entry_id=first, lac=-1, length_before=7 * first, session=1
-    )
-    return memoryview(bytes(data))
-
-
 def gave(request: int, first: int = 0, last: int = LAST) -> ReadEvent:
-    return ev.FramesRead(request, frame(first, last))
+    return ev.FramesRead(request, values_frame(first, last))
 
 
 def denied(request: int, first: int = 0) -> ReadEvent:
@@ -135,7 +125,7 @@ def read_state_of(machine: RangeRead) -> str:
 
 def read_events(machine: RangeRead) -> Iterable[ReadEvent]:
     yield from (LATE, AGAIN)
-    flipped = bytearray(frame(0, LAST))
+    flipped = bytearray(values_frame(0, LAST))
     flipped[-1] ^= 1
     for request in range(10):  # of no window, of an earlier one, of this one, ended or not, and to come
         yield from (gave(request), gave(request, 0, 2), gave(request, 3), gave(request, LAST + 1, LAST + 1))

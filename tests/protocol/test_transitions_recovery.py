@@ -9,8 +9,6 @@ from typing import TypeVar
 import pytest
 
 from bk_core.entries.apache import lac_body
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.frame import encode_frame
 from bk_core.errors import MetadataUnavailableError, NoSuchLedgerError
 from bk_core.model import LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
@@ -18,7 +16,7 @@ from bk_core.protocol.config import RecoveryConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase, RecoveryEffect, RecoveryEvent
 from bk_core.wire.lane.reasons import AttachMode, EntryRange, Reason
 from tests.kit.transitions import NoRandom, Numbers, as_table, members, sweep
-from tests.protocol.kit import LEDGER, digester, metadata
+from tests.protocol.kit import digester, frame, metadata
 
 E = TypeVar("E")
 SPARES = ev.BookiesRead(("b0", "b1", "b2", "b3", "b4"))
@@ -107,14 +105,6 @@ def just(event: RecoveryEvent) -> Step:
     return lambda driver: event
 
 
-def frame(first: int, *payloads: bytes) -> memoryview:
-    made = EntryBatch.from_list(list(payloads))
-    data = encode_frame(
-        made, digester=digester(), ledger_id=LEDGER, first_entry_id=first, lac=-1, length_before=first * 3
-    )
-    return memoryview(bytes(data))
-
-
 def written(driver: Driver) -> RecoveryEvent:
     wanted = driver.last(ev.WriteMetadata)
     return ev.MetadataWritten(Versioned(wanted.metadata, wanted.version + 1))
@@ -126,7 +116,9 @@ def fenced(index: int, lac: int = -1, attempt: int = 1) -> Step:
 
 
 def found(index: int, first: int = 0) -> Step:
-    return lambda driver: ev.FramesRead(driver.reads()[index].request, frame(first, b"one", b"two"))
+    return lambda driver: ev.FramesRead(
+        driver.reads()[index].request, frame(first, b"one", b"two", length_before=first * 3)
+    )
 
 
 def denied(index: int) -> Step:
@@ -171,7 +163,6 @@ TWO = (*FENCE, found(0))
 DRAIN = (*TWO, denied_from(0, 2), denied_from(1, 0))
 CLOSE = (*FENCE, denied(0), denied(1))
 TAKEN = just(ev.MetadataRead(Versioned(FOUND.value.in_recovery(), 9)))
-AGAIN = (*CLAIM, just(ev.TimerFired("again")))
 
 
 def after(*steps: Step, **options: object) -> Callable[[], Driver]:
@@ -277,11 +268,12 @@ def fence_events() -> Iterable[RecoveryEvent]:
 def read_events(driver: Driver) -> Iterable[RecoveryEvent]:
     reads = driver.reads() or [ev.SendRead(1, "b0", 0, 7, 1, True)]
     for read in reads:
-        yield ev.FramesRead(read.request, frame(read.first, *[b"one", b"two"][: read.last - read.first + 1]))
+        payloads = [b"one", b"two"][: read.last - read.first + 1]
+        yield ev.FramesRead(read.request, frame(read.first, *payloads, length_before=read.first * 3))
         yield ev.ReadAnswered(read.request, read.last, absent=(EntryRange(read.first, read.last),))
         yield ev.ReadFailed(read.request, "hangs")
     read = reads[-1]
-    yield ev.FramesRead(read.request, frame(read.last + 1, b"not asked for"))
+    yield ev.FramesRead(read.request, frame(read.last + 1, b"not asked for", length_before=read.last * 3 + 3))
     yield ev.FramesRead(read.request, memoryview(b"no frame at all"))
     yield ev.ReadAnswered(read.request, read.first - 1)
     yield ev.ReadAnswered(read.request, read.last, unknown=(EntryRange(read.first, read.last),), detail="LIMBO")

@@ -7,28 +7,10 @@ import pytest
 
 from bk_core.entries.frame import decode_frame
 from bk_core.model import Fragment, Versioned
-from bk_core.protocol.events import (
-    BookiesRead,
-    FramesAcked,
-    MetadataWritten,
-    SendLac,
-    SessionBroken,
-    SessionEnded,
-    SetTimer,
-    TimerFired,
-    WriteMetadata,
-)
+from bk_core.protocol import events as ev
 from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane.reasons import Reason
-from tests.protocol.kit import append, digester, writer
-
-
-def of(effects: list[object], kind: type) -> list[object]:
-    return [effect for effect in effects if isinstance(effect, kind)]
-
-
-def acked(machine: LedgerWrite, index: int, frames: int) -> list[object]:
-    return list(machine.step(FramesAcked(index, machine.delivery.lanes[index].session, frames)))
+from tests.protocol.kit import acked, append, digester, of, writer
 
 
 def test_each_frame_carries_the_lac_and_length_of_its_moment() -> None:
@@ -42,11 +24,11 @@ def test_each_frame_carries_the_lac_and_length_of_its_moment() -> None:
 
 def fail_bookie(machine: LedgerWrite, index: int) -> list[object]:
     session = machine.delivery.lanes[index].session
-    return list(machine.step(SessionEnded(index, session, 0, Reason.READ_ONLY)))
+    return list(machine.step(ev.SessionEnded(index, session, 0, Reason.READ_ONLY)))
 
 
 def hinted(machine: LedgerWrite) -> list[str]:
-    return [hint.bookie for hint in of(machine.step(TimerFired("lac")), SendLac)]
+    return [hint.bookie for hint in of(machine.step(ev.TimerFired("lac")), ev.SendLac)]
 
 
 @pytest.mark.rule("P9")
@@ -71,9 +53,9 @@ def test_the_lac_of_a_new_fragment_is_told_to_its_new_bookie_too() -> None:
     acked(machine, 1, 1)
     append(machine, b"1")
     fail_bookie(machine, 1)
-    written = of(machine.step(BookiesRead(("b0", "b1", "b2", "b3"))), WriteMetadata)[0]
+    written = of(machine.step(ev.BookiesRead(("b0", "b1", "b2", "b3"))), ev.WriteMetadata)[0]
     assert written.metadata.fragments == (Fragment(0, ("b0", "b1", "b2")), Fragment(1, ("b0", "b3", "b2")))
-    machine.step(MetadataWritten(Versioned(written.metadata, 1)))
+    machine.step(ev.MetadataWritten(Versioned(written.metadata, 1)))
     assert hinted(machine) == []  # entry 1 is in flight
     acked(machine, 1, 1)
     acked(machine, 2, 2)
@@ -88,18 +70,18 @@ def test_after_an_ensemble_change_an_earlier_lac_is_told_to_the_bookies_that_sta
     acked(machine, 0, 1)
     acked(machine, 1, 1)
     session = machine.delivery.lanes[2].session
-    machine.step(SessionBroken(2, session))
-    machine.step(TimerFired("budget:2"))
-    written = of(machine.step(BookiesRead(("b0", "b1", "b2", "b3"))), WriteMetadata)[0]
+    machine.step(ev.SessionBroken(2, session))
+    machine.step(ev.TimerFired("budget:2"))
+    written = of(machine.step(ev.BookiesRead(("b0", "b1", "b2", "b3"))), ev.WriteMetadata)[0]
     assert written.metadata.fragments == (Fragment(0, ("b0", "b1", "b2")), Fragment(1, ("b0", "b1", "b3")))
-    machine.step(MetadataWritten(Versioned(written.metadata, 1)))
+    machine.step(ev.MetadataWritten(Versioned(written.metadata, 1)))
     assert hinted(machine) == ["b0", "b1"]
 
 
 def test_an_idle_broken_session_costs_nothing_until_the_next_append() -> None:
     machine = writer()
     session = machine.delivery.lanes[0].session
-    assert machine.step(SessionBroken(0, session)) == []
+    assert machine.step(ev.SessionBroken(0, session)) == []
     frames = append(machine, b"0")
     assert [frame.index for frame in frames] == [0, 1, 2]
 
@@ -109,6 +91,6 @@ def test_an_idle_writer_hints_its_lac_once() -> None:
     machine = writer()
     append(machine, b"0")
     acked(machine, 0, 1)
-    assert SetTimer("lac", 5) in acked(machine, 1, 1)
-    assert [hint.bookie for hint in of(machine.step(TimerFired("lac")), SendLac)] == ["b0", "b1", "b2"]
-    assert machine.step(TimerFired("lac")) == []
+    assert ev.SetTimer("lac", 5) in acked(machine, 1, 1)
+    assert [hint.bookie for hint in of(machine.step(ev.TimerFired("lac")), ev.SendLac)] == ["b0", "b1", "b2"]
+    assert machine.step(ev.TimerFired("lac")) == []

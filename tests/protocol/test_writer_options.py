@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from typing import Any
 
 import pytest
@@ -19,31 +17,9 @@ from bk_core.errors import (
 )
 from bk_core.model import Versioned
 from bk_core.protocol import events as ev
-from bk_core.protocol.config import WriterConfig
 from bk_core.protocol.writer import LedgerWrite
 from bk_core.wire.lane.reasons import Reason
-from tests.protocol.kit import LEDGER, append, batch, digester, metadata
-
-
-def writer(*shape: int, **options: Any) -> LedgerWrite:
-    machine = LedgerWrite(
-        LEDGER,
-        metadata(*(shape or (3, 3, 2))),
-        digester(),
-        config=WriterConfig(**options),
-        new_session=itertools.count(1).__next__,
-        random=random.Random(1),
-    )
-    machine.start()
-    return machine
-
-
-def of(effects: list[Any], kind: type) -> list[Any]:
-    return [effect for effect in effects if isinstance(effect, kind)]
-
-
-def acked(machine: LedgerWrite, index: int, frames: int) -> list[Any]:
-    return list(machine.step(ev.FramesAcked(index, machine.delivery.lanes[index].session, frames)))
+from tests.protocol.kit import acked, append, batch, metadata, of, writer
 
 
 def fails(machine: LedgerWrite, index: int, reason: Reason = Reason.STORAGE_FAILED) -> list[Any]:
@@ -122,7 +98,7 @@ def test_a_bookie_that_fails_during_a_change_is_replaced_once_however_long_that_
         machine.step(ev.TimerFired("adds"))
     effects = change_is_written(machine, list(machine.step(ev.BookiesRead(ALL))))
     assert of(effects, ev.ReadBookies), "the second failure came during the first change"
-    assert of(list(machine.step(ev.BookiesRead(ALL))), ev.WriteMetadata), "one spare is enough for one bookie"
+    assert of(machine.step(ev.BookiesRead(ALL)), ev.WriteMetadata), "one spare is enough for one bookie"
 
 
 def test_quarantined_bookies_are_taken_when_nothing_else_is_left() -> None:
@@ -158,7 +134,7 @@ def test_an_entry_that_finds_no_quorum_in_time_ends_the_writer_though_metadata_n
     append(machine, b"0")
     fails(machine, 0)
     for _ in range(10):
-        assert of(list(machine.step(ev.TimerFired("adds"))), ev.Fail) == []
+        assert of(machine.step(ev.TimerFired("adds")), ev.Fail) == []
     error = error_of(list(machine.step(ev.TimerFired("adds"))))
     assert isinstance(error, QuorumTimeoutError)
     assert error.outcome is Outcome.UNKNOWN
@@ -174,7 +150,7 @@ def test_the_deadline_is_that_of_each_entry_and_not_of_all() -> None:
         for index in (1, 2):
             if turn >= 2:
                 acked(machine, index, turn - 1)  # never all that was pushed
-        assert of(list(machine.step(ev.TimerFired("adds"))), ev.Fail) == []
+        assert of(machine.step(ev.TimerFired("adds")), ev.Fail) == []
         acked(machine, 0, turn + 1)
 
 
@@ -198,7 +174,7 @@ def test_a_record_that_always_changes_meanwhile_ends_the_close() -> None:
     for turn in range(3):
         effects = list(machine.step(ev.MetadataConflicted()))
         assert effects == ([ev.ReadMetadata()] if turn == 0 else [ev.SetTimer("metadata", 250)])
-        assert of(list(machine.step(ev.MetadataRead(metadata(version=turn + 1)))), ev.WriteMetadata)
+        assert of(machine.step(ev.MetadataRead(metadata(version=turn + 1))), ev.WriteMetadata)
     assert isinstance(error_of(list(machine.step(ev.MetadataConflicted()))), MetadataConflictError)
 
 

@@ -12,28 +12,8 @@ from bk_core import quorum
 from bk_core.entries.frame import decode_frame
 from bk_core.errors import MetadataUnavailableError
 from bk_core.model import LedgerMetadata, Versioned
+from bk_core.protocol import events as ev
 from bk_core.protocol.config import WriterConfig
-from bk_core.protocol.events import (
-    Append,
-    AttachSession,
-    BookiesRead,
-    Close,
-    Confirm,
-    Fail,
-    FramesAcked,
-    MetadataCallFailed,
-    MetadataConflicted,
-    MetadataRead,
-    MetadataWritten,
-    ReadBookies,
-    ReadMetadata,
-    SendFrame,
-    SessionBroken,
-    SessionEnded,
-    SetTimer,
-    TimerFired,
-    WriteMetadata,
-)
 from bk_core.protocol.writer import LedgerWrite, WriterState
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
@@ -71,18 +51,18 @@ class World:
     def carry(self, effects: list[object]) -> None:
         for effect in effects:
             match effect:
-                case AttachSession(index, bookie, session):
+                case ev.AttachSession(index, bookie, session):
                     self.sessions[index, session] = (bookie, [], 0)
-                case SendFrame(index, bookie, session, frame):
+                case ev.SendFrame(index, bookie, session, frame):
                     assert self.sessions[index, session][0] == bookie
                     self.sessions[index, session][1].append(set(decode_frame(frame).entry_ids().tolist()))
-                case Confirm(lac):
+                case ev.Confirm(lac):
                     self.check(lac)
-                case WriteMetadata() | ReadMetadata() | ReadBookies():
+                case ev.WriteMetadata() | ev.ReadMetadata() | ev.ReadBookies():
                     self.calls.append(effect)
-                case SetTimer(name):
+                case ev.SetTimer(name):
                     self.timers.add(name)
-                case Fail(error):
+                case ev.Fail(error):
                     self.error = error
 
     def check(self, lac: int) -> None:
@@ -112,33 +92,33 @@ class World:
         count, _ = self.persist(key)
         what = 1.0 if healthy else self.rng.random()
         if what < 0.1:
-            self.step(SessionBroken(*key, "cut"))
+            self.step(ev.SessionBroken(*key, "cut"))
         elif what < 0.2:
             reason = self.rng.choice([Reason.READ_ONLY, Reason.OVERLOADED, Reason.STORAGE_FAILED])
-            self.step(SessionEnded(*key, count, reason, ""))
+            self.step(ev.SessionEnded(*key, count, reason, ""))
         else:
-            self.step(FramesAcked(*key, count))
+            self.step(ev.FramesAcked(*key, count))
 
     def store_acts(self, healthy: bool) -> None:
         call = self.calls.pop(0)
         lost = not healthy and self.rng.random() < 0.2
-        if isinstance(call, WriteMetadata):
+        if isinstance(call, ev.WriteMetadata):
             fits = call.version == self.stored.version
             if fits and not (lost and self.rng.random() < 0.5):
                 self.stored = Versioned(call.metadata, self.stored.version + 1)
-            answer: object = MetadataWritten(self.stored) if fits else MetadataConflicted()
+            answer: object = ev.MetadataWritten(self.stored) if fits else ev.MetadataConflicted()
         else:
-            answer = MetadataRead(self.stored) if isinstance(call, ReadMetadata) else self.bookies()
-        self.step(MetadataCallFailed(MetadataUnavailableError("lost")) if lost else answer)
+            answer = ev.MetadataRead(self.stored) if isinstance(call, ev.ReadMetadata) else self.bookies()
+        self.step(ev.MetadataCallFailed(MetadataUnavailableError("lost")) if lost else answer)
 
-    def bookies(self) -> BookiesRead:
+    def bookies(self) -> ev.BookiesRead:
         names = [f"b{i}" for i in range(40)]
-        return BookiesRead(tuple(self.rng.sample(names, self.spares)), tuple(names[:5]))
+        return ev.BookiesRead(tuple(self.rng.sample(names, self.spares)), tuple(names[:5]))
 
     def timer_fires(self) -> None:
         name = self.rng.choice(sorted(self.timers))
         self.timers.discard(name)
-        self.step(TimerFired(name))
+        self.step(ev.TimerFired(name))
 
     def turn(self, *, healthy: bool = False) -> None:
         choices = [lambda: self.bookie_acts(healthy)] * 4
@@ -154,11 +134,11 @@ def test_what_is_confirmed_is_on_an_ack_quorum_that_metadata_names_and_the_close
     world = World(SHAPES[seed % len(SHAPES)], rng)
     for _ in range(120):
         if rng.random() < 0.25:
-            world.step(Append(batch(*[b"x" * rng.randint(0, 5)] * rng.randint(1, 6))))
+            world.step(ev.Append(batch(*[b"x" * rng.randint(0, 5)] * rng.randint(1, 6))))
         world.turn()
         if world.machine.state is WriterState.FAILED:
             break
-    world.step(Close())
+    world.step(ev.Close())
     for _ in range(3_000):
         if world.machine.state in (WriterState.CLOSED, WriterState.FAILED):
             break

@@ -4,7 +4,6 @@ next, and with the checks of a read from one bookie."""
 
 from __future__ import annotations
 
-import random
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 from bk_core.client.reading.shared_read import CHUNKS_PER_ANSWER, SharedRead
 from bk_core.client.reading.sharing import Sharing
 from bk_core.entries.frame import encode_frame
-from bk_core.errors import NoSuchEntryError
 from bk_core.model import Fragment
 from bk_core.protocol import events as ev
 from bk_core.protocol.reader import RangeRead, ReadEvent
@@ -220,16 +218,20 @@ def test_requests_leave_before_batches_so_that_bookies_work_while_the_consumer_d
     assert ev.SendRead not in kinds[kinds.index(ev.DeliverBatch) :]
 
 
+def fail_everywhere(machine: SharedRead, read: ev.SendRead, timer: str) -> list[object]:
+    """Let all bookies fail a chunk, three times. Return the effects of the last step that had any."""
+    pending, last = [read], list[object]()
+    for _ in range(20):
+        effects = machine.step(ev.ReadFailed(pending.pop().request, "away")) if pending else []
+        effects = effects or ([] if machine.done else machine.step(ev.TimerFired(timer)))
+        pending += [each for each in effects if asks(each, read.first)]
+        last = list(effects) or last
+    return last
+
+
 def test_a_later_chunk_that_failed_is_read_again_when_it_is_first() -> None:
     world, machine, (one, two, _) = begun()
-    pending = [two]
-    for _ in range(20):  # all bookies fail, three times
-        effects = machine.step(ev.ReadFailed(pending.pop().request, "away")) if pending else []
-        effects = effects or machine.step(ev.TimerFired(f"again {SECOND}"))
-        asked = [effect for effect in effects if isinstance(effect, ev.SendRead)]
-        pending += [read for read in asked if read.first == two.first]
-        if not effects:
-            break
+    fail_everywhere(machine, two, f"again {SECOND}")
     assert not machine.done, "the first chunk is being read"
     machine.step(frames_of(world, one, one.last))
     effects = machine.step(ev.ReadAnswered(one.request, one.last))
@@ -240,13 +242,7 @@ def test_a_later_chunk_that_failed_is_read_again_when_it_is_first() -> None:
 
 def test_the_failure_of_the_first_chunk_ends_the_read_and_cancels_what_others_asked_for() -> None:
     _, machine, (one, two, three) = begun()
-    pending, effects = [one], list[object]()
-    for _ in range(20):  # all bookies fail, three times
-        effects = machine.step(ev.ReadFailed(pending.pop().request, "away")) if pending else []
-        effects = effects or machine.step(ev.TimerFired("again 1"))
-        pending += [each for each in effects if isinstance(each, ev.SendRead) and each.first == one.first]
-        if machine.done:
-            break
+    effects = fail_everywhere(machine, one, "again 1")
     assert isinstance(effects[-1], ev.Fail)
     assert {each.request for each in effects if isinstance(each, ev.CancelRead)} == {two.request, three.request}
 
@@ -303,19 +299,6 @@ class SharedModel(model.World):
 @pytest.mark.parametrize("honest", [True, False], ids=["one-of-each-write-set-is-honest", "nobody-need-be"])
 @pytest.mark.parametrize("seeds", range(some(8, few=2)))
 def test_what_several_bookies_give_is_the_truth_whatever_they_do(honest: bool, seeds: int) -> None:
-    ends = {"finished": 0, "lost": 0, "unreadable": 0}
-    for seed in range(seeds * 150, seeds * 150 + 150):
-        world = SharedModel(random.Random(seed), honest)
-        pick = world.random
-        first = pick.randrange(len(world.values))
-        last = pick.randint(first - 1, len(world.values) - 1)
-        try:
-            world.run(first, last, prefer=pick.randrange(world.shape[0]), avoid=pick.sample(model.BOOKIES, 2))
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, honest {honest}") from error
-        kind = "finished" if isinstance(world.end, ev.FinishRead) else "unreadable"
-        if kind != "finished" and isinstance(world.end.error, NoSuchEntryError):
-            kind = "lost"
-        ends[kind] += 1
+    ends = model.ends_of(SharedModel, range(seeds * 150, seeds * 150 + 150), honest)
     assert ends["finished"] > 20
     assert honest or (ends["lost"] and ends["unreadable"])

@@ -23,15 +23,7 @@ from bk_core.errors import (
     TransportError,
 )
 from bk_core.model import DIRECT, BookieServiceInfo, Endpoint
-from bk_core.protocol.events import (
-    AttachSession,
-    CancelTimer,
-    DetachSession,
-    SendFrame,
-    SessionBroken,
-    SetTimer,
-    TimerFired,
-)
+from bk_core.protocol import events as ev
 from bk_core.transport.caller import Caller
 from bk_core.transport.lane.link import LaneLink
 from bk_core.transport.lane.streams import LaneStream
@@ -48,8 +40,8 @@ async def test_what_a_driver_began_ends_with_it() -> None:
     fed: list[Any] = []
     driver = Driver("test", lambda event: fed.append(event) or (), lambda error: None)
     task = driver.spawn(asyncio.sleep(60))
-    driver.set_timer(SetTimer("late", 60_000))
-    driver.set_timer(SetTimer("soon", 1))
+    driver.set_timer(ev.SetTimer("late", 60_000))
+    driver.set_timer(ev.SetTimer("soon", 1))
     driver.stop()
     await asyncio.wait([task], timeout=5)
     assert task.cancelled()
@@ -142,10 +134,10 @@ async def test_an_ack_that_makes_the_machine_fail_ends_the_driver() -> None:
 async def test_a_timer_that_is_set_again_fires_once() -> None:
     fired: list[Any] = []
     driver = Driver("test", lambda event: fired.append(event) or (), lambda error: None)
-    driver.set_timer(SetTimer("one", 1))
-    driver.set_timer(SetTimer("one", 2))
+    driver.set_timer(ev.SetTimer("one", 1))
+    driver.set_timer(ev.SetTimer("one", 2))
     await asyncio.sleep(0.05)
-    assert fired == [TimerFired("one")]
+    assert fired == [ev.TimerFired("one")]
 
 
 async def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancelled() -> None:
@@ -155,14 +147,14 @@ async def test_a_timer_fires_when_it_was_last_told_to_and_not_once_it_is_cancell
     begun = loop.time()
     for name, delays in {"put off": (5, 20, 60), "brought forward": (120, 90, 10), "cancelled": (1, 10)}.items():
         for delay in delays:
-            driver.set_timer(SetTimer(name, delay))
-    driver.cancel_timer(CancelTimer("cancelled"))
-    driver.cancel_timer(CancelTimer("never set"))
-    driver.set_timer(SetTimer("set again", 1))
-    driver.cancel_timer(CancelTimer("set again"))
-    driver.set_timer(SetTimer("set again", 30))
+            driver.set_timer(ev.SetTimer(name, delay))
+    driver.cancel_timer(ev.CancelTimer("cancelled"))
+    driver.cancel_timer(ev.CancelTimer("never set"))
+    driver.set_timer(ev.SetTimer("set again", 1))
+    driver.cancel_timer(ev.CancelTimer("set again"))
+    driver.set_timer(ev.SetTimer("set again", 30))
     await asyncio.sleep(0.08)
-    driver.set_timer(SetTimer("brought forward", 60_000))
+    driver.set_timer(ev.SetTimer("brought forward", 60_000))
     await asyncio.sleep(0.1)
     assert [name for name, _ in fired] == ["brought forward", "set again", "put off"]
     assert [at - begun >= least for (_, at), least in zip(fired, (0.01, 0.03, 0.06), strict=True)] == [True] * 3
@@ -172,11 +164,11 @@ async def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_n
     fed: asyncio.Queue[Any] = asyncio.Queue()
     driver = Driver("test", lambda event: fed.put_nowait(event) or (), lambda error: None)
     SessionAdapter(driver, LaneTransport(Caller()), 1, b"")
-    driver.begin([AttachSession(2, "nobody", 5, AttachMode.WRITE)])
+    driver.begin([ev.AttachSession(2, "nobody", 5, AttachMode.WRITE)])
     assert fed.empty(), "not inside the call"
-    driver.begin([SendFrame(2, "nobody", 5, b"frame"), DetachSession(2, "nobody", 5)])
+    driver.begin([ev.SendFrame(2, "nobody", 5, b"frame"), ev.DetachSession(2, "nobody", 5)])
     broken = await asyncio.wait_for(fed.get(), 5)
-    assert (type(broken), broken.index, broken.session) == (SessionBroken, 2, 5)
+    assert (type(broken), broken.index, broken.session) == (ev.SessionBroken, 2, 5)
 
 
 class Silent(LaneLink):
@@ -212,7 +204,7 @@ async def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
     transport: Any = SimpleNamespace(link=lambda bookie: next(left))
     adapter = SessionAdapter(driver, transport, 1, b"")
     for session, (end, greeted) in enumerate(ends):
-        driver.begin([AttachSession(0, "b", session, AttachMode.WRITE), SendFrame(0, "b", session, b"frame")])
+        driver.begin([ev.AttachSession(0, "b", session, AttachMode.WRITE), ev.SendFrame(0, "b", session, b"frame")])
         stream = links[session]._adds
         assert stream is not None
         stream.greeted = greeted
@@ -223,7 +215,7 @@ async def test_an_append_is_not_applied_only_if_no_bookie_can_have_taken_it(
     assert "the token has expired" in told.value
     assert type(adapter.because(missing, pending=False)) is QuorumTimeoutError, "a close may be under way"
     adapter.settled()
-    driver.begin([AttachSession(0, "b", 9, AttachMode.WRITE), SendFrame(0, "b", 9, b"frame")])
+    driver.begin([ev.AttachSession(0, "b", 9, AttachMode.WRITE), ev.SendFrame(0, "b", 9, b"frame")])
     links[-1].fail(EXPIRED)
     assert type(adapter.because(missing, pending=True)) is AuthenticationError, "all before was confirmed"
     driver.stop()
