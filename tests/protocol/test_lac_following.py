@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Following the LAC, event by event, and against a model of bookies, writer and store."""
+"""Following the LAC, event by event, and against a model of bookies, writer and store. What no digest covers proves no
+LAC, and what is no entry is no evidence (RULES P5)."""
 
 from __future__ import annotations
 
 import random
+import struct
 
+import numpy as np
 import pytest
 
 from bk_core.entries.apache import lac_body
-from bk_core.entries.digest import Digester
+from bk_core.entries.batch import EntryBatch
+from bk_core.entries.digest import Digester, crc32c
+from bk_core.entries.frame import encode_frame, encode_record, parse_header
 from bk_core.errors import (
     IntegrityError,
     MetadataUnavailableError,
@@ -18,7 +23,7 @@ from bk_core.errors import (
 from bk_core.model import DigestType, Fragment, LedgerMetadata, Versioned
 from bk_core.protocol import events as ev
 from bk_core.protocol.ends.follower import LedgerFollower
-from bk_core.protocol.ends.lac import QuorumLacRead
+from bk_core.protocol.ends.lac import QuorumLacRead, verified_lac
 from bk_core.wire.lane.reasons import Reason
 from tests.kit.amount import some
 from tests.protocol.kit import LEDGER, digester, metadata, of
@@ -312,3 +317,33 @@ def test_what_is_reported_was_confirmed_and_any_one_bookie_is_enough(seeds: int)
         assert not [
             effect for effect in world.todo.values() if not isinstance(effect, (ev.ReadMetadata, ev.MetadataChanged))
         ]
+
+
+MAC = Digester(DigestType.MAC, b"secret", LEDGER)
+
+
+@pytest.mark.rule("P5")
+def test_a_lac_that_stands_beside_the_digested_one_proves_nothing() -> None:
+    listed = EntryBatch(
+        lengths=np.array([2], dtype=np.uint32),
+        payload=memoryview(b"xy"),
+        ledger_id=LEDGER,
+        first_entry_id=5,
+        lac=3,
+        lacs=np.array([3], dtype=np.int64),
+    )
+    frame = encode_frame(listed, digester=MAC)
+    assert verified_lac(ev.LacAnswered(0, frame), MAC)[0] == 3
+    struct.pack_into("<q", frame, 24, 1_000)  # the header's LAC, which no digest covers
+    columns_end = 64 + parse_header(frame).columns_bytes
+    struct.pack_into("<I", frame, 52, crc32c(bytes(frame[64:columns_end]), crc32c(bytes(frame[:52]))))
+    with pytest.raises(IntegrityError, match="LAC"):
+        verified_lac(ev.LacAnswered(0, frame), MAC)
+
+
+@pytest.mark.rule("P5")
+def test_a_record_or_several_frames_are_no_evidence() -> None:
+    one = bytes(encode_frame(EntryBatch.from_list([b"x"]), digester=MAC, ledger_id=LEDGER, first_entry_id=0, lac=-1))
+    for frame in (encode_record(3, LEDGER), one + one, one[:-1]):
+        with pytest.raises(IntegrityError):
+            verified_lac(ev.LacAnswered(0, frame), MAC)
