@@ -14,12 +14,13 @@ from bk_core.client import BookKeeper
 from bk_core.errors import BookKeeperError, MetadataConflictError, MetadataUnavailableError, NoSuchLedgerError, Outcome
 from bk_core.logs.machines.publication import PublishOptions
 from bk_core.logs.model.head import PublishId
-from bk_core.logs.named_log import NamedLog, publish_to_logs
+from bk_core.logs.named_log import publish_to_logs
 from bk_core.metadata.records import BookieOrder, Order
-from bk_core.model import Fragment, LedgerMetadata
 from tests.kit.canaries import PASSWORD
 from tests.kit.memory_cluster import memory_cluster
 from tests.kit.memory_store import MemoryCluster, MemoryStore
+from tests.kit.metadata_worlds import a_ledger
+from tests.logs.leader_kit import log_of
 from tests.logs.test_named_log import values, write
 
 
@@ -34,14 +35,7 @@ def test_what_an_administrator_changes_in_the_store_is_told(caplog: pytest.LogCa
     caplog.set_level("INFO", "bk_core.audit")
     store = MemoryStore(MemoryCluster())
     store.initialize_cluster()
-    metadata = LedgerMetadata(
-        ensemble_size=1,
-        write_quorum_size=1,
-        ack_quorum_size=1,
-        fragments=(Fragment(0, ("b1:3181",)),),
-        password=PASSWORD,
-    )
-    ledger_id, _ = store.create_ledger(metadata)
+    ledger_id, _ = store.create_ledger(a_ledger(password=PASSWORD))
     table = RolesTable((Line("CN=a", Role.READER, scope_of("cluster")),))
     store.write_roles(table, None)
     with pytest.raises(MetadataConflictError):
@@ -97,19 +91,14 @@ async def test_what_becomes_of_a_log_and_of_a_ledger_that_is_taken_over_is_told(
     ids: list[int] = []
     async with memory_cluster() as cluster:
         bookkeeper: BookKeeper = cluster.client()
-        log = NamedLog(bookkeeper, "events", password=PASSWORD)
+        log = log_of(bookkeeper)
         await log.create()
         await log.publish([await write(bookkeeper, log, values(0, 10))], PublishId.job("a"))
         assert told(caplog) == [], "what is only added changes nothing that was there"
         await log.overwrite([await write(bookkeeper, log, values(10, 10))], PublishId.job("b"))
         last = await write(bookkeeper, log, values(20, 10))
-        await publish_to_logs(
-            bookkeeper,
-            {"events": [last]},
-            PublishId.job("c"),
-            password=PASSWORD,
-            options=PublishOptions(overwrite=True),
-        )
+        options = PublishOptions(overwrite=True)
+        await publish_to_logs(bookkeeper, {"events": [last]}, PublishId.job("c"), password=PASSWORD, options=options)
         await log.trim(25)
         await log.set_retention(retention_bytes=7)
         await log.forget_transactions("app")
@@ -136,7 +125,7 @@ async def test_what_becomes_of_a_log_and_of_a_ledger_that_is_taken_over_is_told(
 
 async def test_what_vacuum_deletes_of_a_log_and_of_a_deleted_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_cluster() as cluster:
-        log = NamedLog(cluster.client(), "events", password=PASSWORD)
+        log = log_of(cluster.client())
         await log.create()
         caplog.set_level("INFO", "bk_core.audit")
         await log.vacuum()

@@ -191,10 +191,18 @@ def test_log_name_is_accepted(name: str) -> None:
 
 
 @pytest.mark.rule("N8")
-@pytest.mark.parametrize("name", ["", ".", "..", ".a", "17", "0", "a/b", "a b", "ä", "x" * 201, "a\n", "٣٣"])
-def test_log_name_is_refused(name: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="log's name"):
-        check_log_name(name)
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["", "a/b", "a b", "ä", "x" * 201, "a\n", "٣٣"], "has 1 to 200 characters"),
+        ([".", "..", ".a"], "does not begin with a dot"),
+        (["17", "0"], "does not consist of digits only"),
+    ],
+)
+def test_a_name_that_no_log_can_have_is_refused_with_the_reason(names: list[str], why: str) -> None:
+    for name in names:
+        with pytest.raises(InvalidArgumentError, match=f"log's name {why}"):
+            check_log_name(name)
 
 
 def test_bookie_ids_are_those_of_apaches_pattern() -> None:
@@ -237,19 +245,3 @@ def test_ipv6_hosts_of_a_uri_are_written_in_brackets() -> None:
     for bad in ("zk://::1/ledgers", "zk://[::1/ledgers", "zk://[1.2.3.4]/ledgers", "zk://[:::]/ledgers"):
         with pytest.raises(InvalidArgumentError):
             parse_service_uri(bad)
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("", "has 1 to 200 characters"),
-        ("a" * 201, "has 1 to 200 characters"),
-        ("a/b", "has 1 to 200 characters"),
-        (".hidden", "does not begin with a dot"),
-        ("123", "does not consist of digits only"),
-    ],
-)
-def test_a_name_that_no_log_can_have_is_refused_with_the_reason(name: str, why: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=why):
-        check_log_name(name)
-    assert check_log_name("a" * 200) == "a" * 200

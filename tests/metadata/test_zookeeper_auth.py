@@ -17,8 +17,9 @@ from bk_core.errors import InvalidArgumentError, MetadataAccessError, MetadataUn
 from bk_core.metadata import open_store, open_tree
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.zookeeper.session import ZooKeeperTree
-from bk_core.model import BookieServiceInfo, Fragment, LedgerMetadata
+from bk_core.model import BookieServiceInfo
 from tests.kit.certificates import Authority
+from tests.kit.metadata_worlds import a_ledger
 from tests.kit.zookeeper_auth import AuthZooKeeper, credentials
 
 pytestmark = pytest.mark.zookeeper
@@ -46,10 +47,6 @@ def tree(hosts: str, auth_path: str = "", acl: str = "creator", tls: Tls | None 
 
 def store(server: AuthZooKeeper, root: str, auth_path: str = "", acl: str = LIST) -> MetadataStore:
     return open_store(f"zk://{server.connect_string}/{root}", timeout_s=6.0, auth_path=auth_path, acl=acl)
-
-
-def metadata() -> LedgerMetadata:
-    return LedgerMetadata(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1, fragments=(Fragment(0, ("b1",)),))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +145,7 @@ def test_roles_bound_what_a_client_may_and_a_stranger_may_nothing(zookeeper: Aut
         ops.initialize_cluster()
         bookie.register_bookie(info)
         bookie.write_cookie("b1", b"cookie", None)
-        ledger_id, made = client.create_ledger(metadata())
+        ledger_id, made = client.create_ledger(a_ledger())
         client.write_ledger(ledger_id, made.value, made.version)
         client.mark_underreplicated(ledger_id, ("b1",))
         log = client.create_log("events", b"head")
@@ -163,7 +160,7 @@ def test_roles_bound_what_a_client_may_and_a_stranger_may_nothing(zookeeper: Aut
             lambda: stranger.instance_id(),
             lambda: stranger.read_ledger(ledger_id),
             lambda: stranger.delete_ledger(ledger_id),
-            lambda: stranger.create_ledger(metadata()),
+            lambda: stranger.create_ledger(a_ledger()),
             lambda: list(stranger.list_ledgers()),
             lambda: stranger.read_log("events"),
         ):

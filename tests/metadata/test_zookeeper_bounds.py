@@ -9,7 +9,6 @@ import errno
 import queue
 import random
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -21,7 +20,7 @@ from bk_core.metadata import open_store
 from bk_core.metadata.port import MetadataStore, SessionState
 from bk_core.model import INCARNATION_PROPERTY, BookieServiceInfo
 from tests.kit.metadata_worlds import ZooKeeperWorld, a_ledger, kazoo_of, tree_of
-from tests.kit.waiting import until
+from tests.kit.waiting import in_thread, until
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.alone, pytest.mark.rule("M5")]
 
@@ -117,13 +116,12 @@ def test_read_behind_many_slow_answers_does_not_break_the_connection(world: ZooK
     store.initialize_cluster()
     states, tree = states_of(store), tree_of(store)
     world.proxy(store).answer_delay_s = 0.02
-    others = threading.Thread(target=tree.get_many, args=([world.root] * 180,))
-    others.start()
+    others = in_thread(tree.get_many, [world.root] * 180)
     until(lambda: len(kazoo_of(store)._pending) > 120)
     started = time.monotonic()
     assert tree.exists(world.root) is not None
     assert time.monotonic() - started > 2.1, "it was not behind the others"
-    others.join(10)
+    others.result(10)
     assert states.empty()
 
 
@@ -134,17 +132,10 @@ def test_many_reads_during_an_outage_end_at_their_deadline(world: ZooKeeperWorld
     states = states_of(store)
     world.suspend(store)
     assert states.get(timeout=5) is SessionState.SUSPENDED
-    raised: queue.Queue[MetadataUnavailableError] = queue.Queue()
-
-    def read_all() -> None:
-        try:
-            tree_of(store).get_many([f"/{number}" for number in range(1000)])
-        except MetadataUnavailableError as error:
-            raised.put(error)
-
-    for _ in range(4):
-        threading.Thread(target=read_all, daemon=True).start()
-    assert [raised.get(timeout=5).outcome for _ in range(4)] == [Outcome.NOT_APPLIED] * 4
+    reads = [in_thread(tree_of(store).get_many, [f"/{number}" for number in range(1000)]) for _ in range(4)]
+    for error in [read.exception(5) for read in reads]:
+        assert isinstance(error, MetadataUnavailableError)
+        assert error.outcome is Outcome.NOT_APPLIED
 
 
 def test_closing_ends_a_call_that_waits_for_a_connection(world: ZooKeeperWorld) -> None:
@@ -153,20 +144,11 @@ def test_closing_ends_a_call_that_waits_for_a_connection(world: ZooKeeperWorld) 
     states = states_of(store)
     world.suspend(store)
     assert states.get(timeout=5) is SessionState.SUSPENDED
-    raised: queue.Queue[BaseException] = queue.Queue()
-
-    def read() -> None:
-        try:
-            store.read_ledger(1)
-        except ClientClosedError as error:
-            raised.put(error)
-
-    reading = threading.Thread(target=read, daemon=True)
-    reading.start()
-    reading.join(0.2)
-    assert reading.is_alive()
+    reading = in_thread(store.read_ledger, 1)
+    time.sleep(0.2)
+    assert not reading.done()
     store.close()
-    assert isinstance(raised.get(timeout=5), ClientClosedError)
+    assert isinstance(reading.exception(5), ClientClosedError)
 
 
 def test_session_whose_thread_dies_again_and_again_is_made_again(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from bk_core.errors import MetadataUnavailableError, TlsError
 from bk_core.metadata import open_store
 from bk_core.metadata.zookeeper.session import BoundedHandler, ZooKeeperTree
 from tests.kit.certificates import Authority
+from tests.kit.waiting import in_thread
 from tests.kit.zookeeper_tls import TlsZooKeeper
 
 pytestmark = pytest.mark.zookeeper
@@ -66,16 +66,15 @@ def test_an_answer_that_openssl_has_decrypted_counts_as_ready(authority: Authori
     """Two answers came in one record, and the first one was taken: nothing more comes on the socket."""
     tls = authority.issue("both").tls()
     here, there = socket.socketpair()
-    accepted: list[ssl.SSLSocket] = []
 
-    def accept() -> None:
-        accepted.append(tls.server().wrap_socket(there, server_side=True))
-        accepted[0].send(b"first" + b"second")
+    def accept() -> ssl.SSLSocket:
+        accepted = tls.server().wrap_socket(there, server_side=True)
+        accepted.send(b"first" + b"second")
+        return accepted
 
-    thread = threading.Thread(target=accept)
-    thread.start()
+    accepting = in_thread(accept)
     client = tls.client().wrap_socket(here, server_hostname="localhost")
-    thread.join()
+    server = accepting.result(10)
     handler = BoundedHandler(5.0, lambda: True, lambda: None, tls=tls)
     assert client.recv(5) == b"first"
     began = time.monotonic()
@@ -83,7 +82,7 @@ def test_an_answer_that_openssl_has_decrypted_counts_as_ready(authority: Authori
     assert time.monotonic() - began < 1
     assert client.recv(100) == b"second"
     assert handler.select([client], [], [], 0.01)[0] == []
-    for each in (client, *accepted):
+    for each in (client, server):
         each.close()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bk_core.wire.bookie_rpc.connection import AnswerReader, RequestReader
@@ -38,21 +39,16 @@ class Tally:
     problems: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        self.frames += other.frames
-        self.mutated += other.mutated
-        self.bookie += other.bookie
-        self.client += other.client
-        self.tokens += other.tokens
-        self.doors += other.doors
-        self.faults += other.faults
-        self.problems += other.problems
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
-
-def run_rounds(numbers: Iterable[int]) -> Tally:
-    tally = Tally()
-    for number in numbers:
-        tally.add(run_round(number))
-    return tally
+    @contextmanager
+    def noting(self, name: str) -> Iterator[None]:
+        """Turn an error of a round into a problem, which names the round."""
+        try:
+            yield
+        except Exception:
+            self.problems.append(f"{name}: {traceback.format_exc()}")
 
 
 def run_round(number: int) -> Tally:
@@ -65,14 +61,11 @@ def run_round(number: int) -> Tally:
     reader.version = version
     reader.read(b"".join(clean))
     tally = Tally()
-    for _ in range(BURSTS_A_ROUND):
-        frames, mutated = mutated_frames(rng, clean)
-        tally.mutated += mutated
-        try:
+    with tally.noting(f"round {number}"):
+        for _ in range(BURSTS_A_ROUND):
+            frames, mutated = mutated_frames(rng, clean)
+            tally.mutated += mutated
             _try(reader, b"".join(frames), answers, version, tally)
-        except Exception:
-            tally.problems.append(f"round {number}: {traceback.format_exc()}")
-            break
     return tally
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -46,20 +45,14 @@ def hello_round(number: int) -> Tally:
 
 def admin_round(number: int) -> Tally:
     """Tries one round of requests to an admin port."""
-
-    def all_of_them(rng: random.Random, tally: Tally) -> None:
-        asyncio.run(_ask_admin_port(rng, tally))
-
-    return _round(f"admin {number}", 1, all_of_them)
+    return _round(f"admin {number}", 1, lambda rng, tally: asyncio.run(_ask_admin_port(rng, tally)))
 
 
 def _round(name: str, count: int, attempt: Callable[[random.Random, Tally], None]) -> Tally:
     tally, rng = Tally(), random.Random(name)
-    try:
+    with tally.noting(name):
         for _ in range(count):
             attempt(rng, tally)
-    except Exception:
-        tally.problems.append(f"{name}: {traceback.format_exc()}")
     tally.doors = tally.mutated
     return tally
 

@@ -9,16 +9,12 @@ What came is read a second time, a frame at a time and by protobuf alone; what w
 from __future__ import annotations
 
 import random
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import Digester
-from bk_core.entries.frame import encode_frame, split_frames
+from bk_core.entries.frame import split_frames
 from bk_core.errors import BookKeeperError, TransportError
-from bk_core.model import DigestType
 from bk_core.transport.bookie_rpc.exchange import Exchange
 from bk_core.transport.bookie_rpc.packing import Packer, bodies_of_frame
 from bk_core.transport.bookie_rpc.reads import WireRangeRead
@@ -32,6 +28,7 @@ from bk_core.wire.proto import bookie_rpc_pb2 as pb
 from tests.kit.apache_bookie import ApacheBookie, ApacheConnection
 from tests.kit.bookie_requests import read, some_request
 from tests.kit.bookie_wire import KEY, cut_simply, one_at_a_time
+from tests.kit.lanes import frame
 from tests.kit.rpc_bookie import RpcBookie, RpcClient
 from tests.wire.bookie_rpc.fuzz import Tally, mutated_frames
 
@@ -56,10 +53,8 @@ def client_round(number: int) -> Tally:
 
 def _round(number: int, kind: str, make: Callable[[random.Random, Tally], Any]) -> Tally:
     tally = Tally()
-    try:
+    with tally.noting(f"{kind} round {number}"):
         make(random.Random(f"{kind} {number}"), tally).run()
-    except Exception:
-        tally.problems.append(f"{kind} round {number}: {traceback.format_exc()}")
     setattr(tally, kind, tally.mutated)
     return tally
 
@@ -289,7 +284,8 @@ class _OneClient:
                 ids = range(first, first + rng.randrange(1, 12))
                 first = ids.stop
                 session.frames.append(ids)
-                exchange.adds.send(number, _frame(ledger, ids, number))
+                entries = [b"entry %d" % k for k in ids]
+                exchange.adds.send(number, frame(ledger, ids.start, entries, session=number, lac=ids.start - 1))
             self.said.append(session)
         for _ in range(rng.randrange(3)):
             asked = _Range(self, first := rng.randrange(20), first + rng.randrange(60))
@@ -412,9 +408,9 @@ class _Range:
     def __call__(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
         self.part(answer.frames) if isinstance(answer, ReadPart) else self.ended(answer)
 
-    def part(self, frame: memoryview) -> None:
+    def part(self, frames: memoryview) -> None:
         assert not self.over
-        for _, one in split_frames(frame):
+        for _, one in split_frames(frames):
             ids, bodies = bodies_of_frame(one, self.of.ledger)
             for k, body in zip(ids.tolist(), map(bytes, bodies.pieces()), strict=True):
                 assert body in self.of.found[self.of.ledger, k], f"entry {k} as nobody sent it"
@@ -436,22 +432,6 @@ class _Range:
 
     def check_over(self) -> None:
         assert self.over == 1, f"a range ended {self.over} times"
-
-
-def _frame(ledger: int, ids: range, session: int) -> bytes:
-    batch = EntryBatch.from_list([b"entry %d" % k for k in ids])
-    digester = Digester(DigestType.CRC32C, b"secret", ledger)
-    return bytes(
-        encode_frame(
-            batch,
-            digester=digester,
-            ledger_id=ledger,
-            first_entry_id=ids.start,
-            lac=ids.start - 1,
-            length_before=10 * ids.start,
-            session=session,
-        )
-    )
 
 
 def _read_lac(ledger: int) -> pb.Request:

@@ -47,9 +47,8 @@ class FuzzWorld:
         begun = self._ask.seed + number * self._ask.jobs * ROUNDS_A_CHUNK
         chunks = [range(begun + at * ROUNDS_A_CHUNK, begun + (at + 1) * ROUNDS_A_CHUNK) for at in range(self._ask.jobs)]
         tally = Tally()
-        for part, peak_mib in self._pool.map(
-            functools.partial(run_chunk, kinds=DOORS if self._ask.doors else KINDS), chunks
-        ):
+        kinds = DOORS if self._ask.doors else KINDS
+        for part, peak_mib in self._pool.map(functools.partial(run_chunk, kinds=kinds), chunks):
             tally.add(part)
             self._peak_mib = max(self._peak_mib, peak_mib)
         counts = {name: count for name, count in vars(tally).items() if isinstance(count, int)}

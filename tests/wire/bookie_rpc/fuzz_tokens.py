@@ -12,7 +12,6 @@ import random
 import shutil
 import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +53,12 @@ def token_port() -> PortTls:
 def token_round(number: int) -> Tally:
     """Tries one round."""
     tally, rng = Tally(), random.Random(f"tokens {number}")
-    try:
+    with tally.noting(f"tokens round {number}"):
         for _ in range(TOKENS_A_ROUND):
             _try_token(rng, tally)
         for _ in range(CONNECTIONS_A_ROUND):
             _try_connection(rng, tally)
         _try_keys(rng, tally)
-    except Exception:
-        tally.problems.append(f"tokens round {number}: {traceback.format_exc()}")
     tally.tokens = tally.mutated
     return tally
 

@@ -16,16 +16,20 @@ from bookie_server.ports.access import tls
 from bookie_server.ports.access.tokens import Claims
 from bookie_server.ports.bookie_rpc import adds as bookie_adds
 from tests.kit.amount import some
-from tests.wire.bookie_rpc.fuzz import Tally, run_rounds
+from tests.wire.bookie_rpc.fuzz import Tally, run_round
 from tests.wire.bookie_rpc.fuzz_doors import admin_round, hello_round
 from tests.wire.bookie_rpc.fuzz_ends import bookie_round, client_round
-from tests.wire.bookie_rpc.fuzz_proof import ROUNDS_A_CHUNK, FuzzProof, FuzzWorld
+from tests.wire.bookie_rpc.fuzz_proof import ROUNDS_A_CHUNK, FuzzProof, FuzzWorld, run_chunk
 from tests.wire.bookie_rpc.fuzz_tokens import token_round
+
+
+def rounds_of(kind: Callable[[int], Tally], count: int) -> Tally:
+    return run_chunk(range(count), (kind,))[0]
 
 
 @pytest.mark.rule("L5")
 def test_mutated_frames_are_read_as_they_would_be_by_themselves() -> None:
-    tally = run_rounds(range(some(40, 10)))
+    tally = rounds_of(run_round, some(40, 10))
     assert tally.problems == []
     assert tally.faults > 50
     assert tally.frames > 2 * tally.faults, "readers went on behind the bad frames"
@@ -34,14 +38,7 @@ def test_mutated_frames_are_read_as_they_would_be_by_themselves() -> None:
 @pytest.mark.long
 def test_it_notices_a_reader_that_trusts_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts._Part, "differs", lambda self, rows: None)
-    assert run_rounds(range(12)).problems != []
-
-
-def rounds_of(kind: Callable[[int], Tally], count: int) -> Tally:
-    tally = Tally()
-    for number in range(count):
-        tally.add(kind(number))
-    return tally
+    assert rounds_of(run_round, 12).problems != []
 
 
 @pytest.mark.rule("MUST1")
