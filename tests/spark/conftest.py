@@ -11,7 +11,7 @@ import pytest
 from bk_core import blocking
 from bk_core.blocking import BookKeeper
 from tests.kit.clusters import temporary_cluster
-from tests.kit.memory_cluster import blocking_cluster
+from tests.kit.memory_cluster import MemoryBookKeeper, blocking_cluster
 from tests.spark.sessions import ClassicSpark
 
 
@@ -43,10 +43,15 @@ def client(uri: str) -> Iterator[BookKeeper]:
 
 
 @pytest.fixture
-def bookkeeper() -> Iterator[BookKeeper]:
+def in_memory() -> Iterator[tuple[BookKeeper, MemoryBookKeeper]]:
+    with blocking_cluster() as both:
+        yield both
+
+
+@pytest.fixture
+def bookkeeper(in_memory: tuple[BookKeeper, MemoryBookKeeper]) -> BookKeeper:
     """A blocking client of four bookies in this process."""
-    with blocking_cluster() as (client, _):
-        yield client
+    return in_memory[0]
 
 
 @pytest.fixture

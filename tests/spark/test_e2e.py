@@ -15,6 +15,7 @@ from bk_core.errors import LedgerFencedError
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
 from tests.spark.frames import append, failure, load, values
+from tests.spark.tables import VALUE
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -104,11 +105,8 @@ def test_explaining_with_filter_pushdown_does_not_fence(spark: Any, uri: str, cl
 def test_a_reading_task_needs_no_zookeeper(uri: str, log: str, client: BookKeeper) -> None:
     with client.create_ledger() as ledger:
         ledger.append_batch(EntryBatch.from_list([b"x"] * 100))
-    from pyspark.sql.types import BinaryType, StructField, StructType
-
-    schema = StructType([StructField("value", BinaryType())])
     given = {"metadataserviceuri": uri, "ledgerid": str(ledger.ledger_id)}
-    planned = LedgerReader(parse_options(given, Use.READ), schema).partitions()
+    planned = LedgerReader(parse_options(given, Use.READ), VALUE).partitions()
     shipped = pickle.loads(pickle.dumps(planned))
-    nowhere = LedgerReader(parse_options({**given, "metadataserviceuri": "zk://127.0.0.1:1/ledgers"}, Use.READ), schema)
+    nowhere = LedgerReader(parse_options({**given, "metadataserviceuri": "zk://127.0.0.1:1/ledgers"}, Use.READ), VALUE)
     assert sum(batch.num_rows for part in shipped for batch in nowhere.read(part)) == 100

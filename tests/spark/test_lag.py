@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import threading
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import LogHasLeaderError
@@ -19,20 +17,12 @@ from bk_spark.stream.follow import begin_following
 from bk_spark.stream.positions import Reading
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import Watch, WatchTimes
-from bk_spark.workers import clients
 from bk_spark.write.log_writer import LogWriter
 from tests.kit.memory_store import MemoryStore
-
-VALUE = StructType([StructField("value", BinaryType())])
+from tests.spark.tables import VALUE, job, memory_uri, rows
 
 pytestmark = pytest.mark.rule("M5")
-
-
-@pytest.fixture
-def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
-    return name
+uri = memory_uri
 
 
 def options(uri: str, use: Use = Use.READ, **more: str) -> BkOptions:
@@ -44,10 +34,8 @@ def store_of(bookkeeper: BookKeeper) -> MemoryStore:
     return bookkeeper.store
 
 
-def save(uri: str, rows: int) -> None:
-    writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
-    batch = pa.record_batch([pa.array([b"x" * 10] * rows, pa.binary())], names=["value"])
-    writer.commit([writer.write(iter([batch]))])
+def save(uri: str, count: int) -> None:
+    job(options(uri, Use.WRITE), rows(*["x" * 10] * count))
 
 
 def test_batch_reads_what_was_published_before_it_began(bookkeeper: BookKeeper, uri: str) -> None:

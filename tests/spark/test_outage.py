@@ -15,12 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import ClientClosedError, MetadataUnavailableError
-from bk_core.logs.model.head import NewExtent
 from bk_core.metadata.port import MetadataStore
 from bk_spark.options.options import Use, parse_options
 from bk_spark.read.ledger_reader import LedgerReader
@@ -33,9 +30,9 @@ from bk_spark.workers import clients
 from bk_spark.write import commit
 from bk_spark.write.log_writer import LogWriter
 from bk_spark.write.written_ledgers import WrittenLedgers
+from tests.kit.extents import new_extent
+from tests.spark.tables import ROUTED, VALUE, closed, connected, rows, values
 
-VALUE = StructType([StructField("value", BinaryType())])
-ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])
 CALL_S, AWAY_S = 0.05, 0.3
 """How long one call waits, and how long the service is away after an answer was lost."""
 
@@ -48,10 +45,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
     tree(bookkeeper.store)._timeout_s = CALL_S
-    yield name
+    yield connected(bookkeeper, request)
     tree(bookkeeper.store).resume()
 
 
@@ -88,16 +83,6 @@ def outage(bookkeeper: BookKeeper, calls: int | None = 3) -> Iterator[Outage]:
         store._await_connected = whole
     store.resume()
     assert found.refused >= (calls or 1), "nobody met the outage"
-
-
-def rows(*values: str) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([each.encode() for each in values], pa.binary())], names=["value"])
-
-
-def values(bookkeeper: BookKeeper, log: str) -> list[str]:
-    named = bookkeeper.log(log)
-    head = named.head().value
-    return [e.decode() for _, batch in named.read(head.start_offset, head.next_offset) for e in batch.to_list()]
 
 
 def sink(uri: str, **more: str) -> StreamWriter:
@@ -150,10 +135,9 @@ def test_a_task_that_finds_its_logs_in_its_rows_waits_and_keeps_the_ledgers_that
     writer = StreamWriter.plan(options, ROUTED)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        schema = {"log": pa.string(), "value": pa.binary()}
-        yield pa.record_batch({"log": ["a"], "value": [b"1"]}, schema=pa.schema(schema))
+        yield rows("1", log=["a"])
         with outage(bookkeeper):
-            yield pa.record_batch({"log": ["b"], "value": [b"2"]}, schema=pa.schema(schema))
+            yield rows("2", log=["b"])
 
     writer.commit([of_query(writer.write(batches()))], 0)
     assert (values(bookkeeper, "a"), values(bookkeeper, "b")) == (["1"], ["2"])
@@ -235,8 +219,7 @@ def test_a_client_that_is_of_no_use_is_dropped_at_the_end_and_one_that_is_closed
 
 
 def test_an_abort_does_not_wait_for_each_of_its_ledgers(bookkeeper: BookKeeper, uri: str) -> None:
-    shape = {"ensemble_size": 1, "write_quorum_size": 1, "ack_quorum_size": 1}
-    extents = [NewExtent(ledger_id=n, entry_count=1, size_bytes=1, created_ms=1, **shape) for n in range(50)]
+    extents = [new_extent(number, 1, 1) for number in range(50)]
     with outage(bookkeeper, None) as found:
         assert commit.delete(bookkeeper, extents) == 0
     assert found.refused == 1
@@ -244,10 +227,7 @@ def test_an_abort_does_not_wait_for_each_of_its_ledgers(bookkeeper: BookKeeper, 
 
 @pytest.mark.rule("K1")
 def test_a_stream_source_plans_and_looks_anew_through_outages(bookkeeper: BookKeeper, uri: str) -> None:
-    ledger = bookkeeper.create_ledger()
-    ledger.append_batch(EntryBatch.from_list([b"x"] * 3))
-    ledger.close()
-    given = {"metadataserviceuri": uri, "ledgerid": str(ledger.ledger_id), "startingoffsets": "earliest"}
+    given = {"metadataserviceuri": uri, "ledgerid": str(closed(bookkeeper, 3).ledger_id), "startingoffsets": "earliest"}
     source = StreamReader(parse_options(given, Use.STREAM), VALUE)
     start = source.initialOffset()
     end = source.latestOffset(start)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 
 from bk_core.blocking import BookKeeper
-from bk_core.entries.batch import EntryBatch
-from bk_core.logs.model.head import NewExtent, PublishId
-from tests.kit.extents import new_extent
 from tests.spark.frames import failure
+from tests.spark.tables import closed, publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -23,32 +20,12 @@ def source(spark: Any, uri: str, **options: Any) -> Any:
     return spark.read.format("bookkeeper").options(metadataServiceUri=uri, **options)
 
 
-def write(client: BookKeeper, *values: bytes) -> NewExtent:
-    """A closed ledger of these entries."""
-    writer = client.create_ledger()
-    writer.wait_confirmed(writer.append_batch(EntryBatch.from_list(list(values))))
-    writer.close()
-    return new_extent(
-        writer.ledger_id,
-        len(values),
-        sum(map(len, values)),
-        int(time.time() * 1000),
-        fragments=writer.metadata.fragments,
-    )
-
-
-def publish(client: BookKeeper, name: str, *ledgers: NewExtent) -> None:
-    log = client.log(name)
-    log.open_or_create()
-    log.publish(ledgers, PublishId.job(f"{name}/{time.monotonic_ns()}"))
-
-
 def rows(frame: Any) -> list[tuple[str | None, int | None, bytes]]:
     return [(row.log, row.offset, bytes(row.value)) for row in frame.collect()]
 
 
 def test_many_small_ledgers_are_read_ahead_in_one_task_and_in_order(spark: Any, uri: str, client: BookKeeper) -> None:
-    ledgers = [write(client, *(b"%d/%d" % (i, j) for j in range(1 + i % 3))) for i in range(150)]
+    ledgers = [closed(client, [b"%d/%d" % (i, j) for j in range(1 + i % 3)]) for i in range(150)]
     publish(client, "small", *ledgers)
     wanted = [b"%d/%d" % (i, j) for i in range(150) for j in range(1 + i % 3)]
     frame = source(spark, uri).load("small")
@@ -61,7 +38,7 @@ def test_many_small_ledgers_are_read_ahead_in_one_task_and_in_order(spark: Any, 
 def test_a_ledger_of_a_log_that_was_deleted_is_skipped_only_if_data_may_be_lost(
     spark: Any, uri: str, client: BookKeeper, tmp_path: Path
 ) -> None:
-    first, lost, last = write(client, b"d0", b"d1"), write(client, b"d2"), write(client, b"d3")
+    first, lost, last = (closed(client, entries) for entries in ([b"d0", b"d1"], [b"d2"], [b"d3"]))
     publish(client, "holed", first, replace(lost, fragments=()), last)  # so that planning looks its record up
     client.delete_ledger(lost.ledger_id)
     left = [b"d0", b"d1", b"d3"]

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 from bk_core.blocking import BookKeeper
-from bk_core.entries.batch import EntryBatch
-from bk_core.logs.model.head import NewExtent, PublishId
-from tests.kit.extents import new_extent
+from tests.spark.tables import closed, publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -29,20 +27,6 @@ ROOT = Path(__file__).parents[2]
 def name(request: pytest.FixtureRequest) -> str:
     """The beginning of the names of this test's logs."""
     return str(request.node.name)[:80]
-
-
-def closed(client: BookKeeper, values: list[bytes]) -> NewExtent:
-    """A closed ledger with these entries."""
-    with client.create_ledger() as ledger:
-        ledger.append_batch(EntryBatch.from_list(values))
-    metadata = client.read_metadata(ledger.ledger_id).value
-    return new_extent(ledger.ledger_id, len(values), sum(map(len, values)), fragments=metadata.fragments)
-
-
-def publish(client: BookKeeper, log: str, *values: bytes) -> None:
-    handle = client.log(log)
-    handle.open_or_create()
-    handle.publish([closed(client, list(values))], PublishId.job(str(time.monotonic_ns())))
 
 
 def numbered(first: int, stop: int) -> list[bytes]:
@@ -113,14 +97,14 @@ def test_a_failed_batch_over_several_logs_is_replayed_with_the_same_rows(
 ) -> None:
     a, b = f"{name}-a", f"{name}-b"
     for log in (a, b):
-        publish(client, log, *numbered(0, 40))
+        publish(client, log, numbered(0, 40))
     options = {"logs": f"{a},{b}", "maxEntriesPerTrigger": "30"}
     first = Query(spark, uri, tmp_path, **options)
     first.fail_at = 1
     with pytest.raises(Exception, match="made to fail"):
         first.run()
     for log in (a, b):
-        publish(client, log, *numbered(40, 60))
+        publish(client, log, numbered(40, 60))
     handle = client.log(a)
     handle.compact(handle.extents(0, 60), closed(client, numbered(0, 60)))  # the same rows out of another ledger
     handle.trim(first.batches[1][0][1])  # what was read is gone
@@ -216,12 +200,12 @@ def test_a_stream_tails_a_ledger_to_the_last_entry_of_an_idle_writer(
 def test_no_row_is_lost_when_batch_zero_from_latest_is_replayed(
     spark: Any, uri: str, client: BookKeeper, name: str, tmp_path: Path
 ) -> None:
-    publish(client, name, *numbered(0, 10))
+    publish(client, name, numbered(0, 10))
     first = Query(spark, uri, tmp_path, log=name, startingOffsets="latest").start()
     first.wait_until_started()
     first.query.stop()
     shutil.rmtree(tmp_path / "commits")  # as if it had died with batch 0 planned and not committed
-    publish(client, name, *numbered(10, 15))  # so "latest" is no longer where batch 0 ended
+    publish(client, name, numbered(10, 15))  # so "latest" is no longer where batch 0 ended
     second = Query(spark, uri, tmp_path, log=name, startingOffsets="latest").start()
     second.wait_for(5)
     second.query.stop()

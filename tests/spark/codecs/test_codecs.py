@@ -28,6 +28,7 @@ from bk_spark.source import BookKeeperDataSource
 from bk_spark.workers import clients
 from tests.kit.waiting import until
 from tests.spark.codecs.codec_kit import struct
+from tests.spark.tables import connected
 
 AB = struct(("a", "int"), ("b", "string"))
 ABC = struct(("a", "int"), ("b", "string"), ("c", "double"))
@@ -35,10 +36,8 @@ ABC = struct(("a", "int"), ("b", "string"), ("c", "double"))
 
 @pytest.fixture
 def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
     monkeypatch.setattr(clients, "detached_reader", lambda *_: _Reader(bookkeeper))
-    return name
+    return connected(bookkeeper, request)
 
 
 class _Reader:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.errors import (
@@ -27,19 +25,12 @@ from bk_core.metadata.port import LogWrite
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.plan import resolve
 from bk_spark.stream.stream_reader import StreamReader
-from bk_spark.workers import clients
 from bk_spark.write.log_writer import LogWriter, abort
 from bk_spark.write.written_ledgers import WrittenLedgers
-from tests.kit.waiting import comes_true
+from tests.kit.waiting import comes_true, in_thread
+from tests.spark.tables import VALUE, memory_uri, rows
 
-VALUE = StructType([StructField("value", BinaryType())])
-
-
-@pytest.fixture
-def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
-    return name
+uri = memory_uri
 
 
 def options(uri: str, use: Use = Use.READ, **more: str) -> BkOptions:
@@ -50,8 +41,7 @@ def options(uri: str, use: Use = Use.READ, **more: str) -> BkOptions:
 def job(uri: str, *tasks: int, **more: str) -> tuple[LogWriter, list[WriterCommitMessage]]:
     """A write with so many rows in each task, ready to commit."""
     writer = LogWriter.plan(options(uri, Use.WRITE, **more), VALUE)
-    batches = [pa.record_batch([pa.array([b"x" * 10] * rows, pa.binary())], names=["value"]) for rows in tasks]
-    return writer, [writer.write(iter([batch])) for batch in batches]
+    return writer, [writer.write(iter([rows(*["x" * 10] * count)])) for count in tasks]
 
 
 def save(uri: str, *tasks: int, **more: str) -> None:
@@ -76,11 +66,8 @@ def test_planning_a_sealed_log_asks_for_no_ledger(bookkeeper: BookKeeper, uri: s
 @pytest.mark.rule("N4")
 def test_jobs_that_commit_at_once_both_appear_whole(bookkeeper: BookKeeper, uri: str) -> None:
     jobs = [job(uri, 10, 20) for _ in range(6)]
-    threads = [threading.Thread(target=writer.commit, args=(messages,)) for writer, messages in jobs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for commit in [in_thread(writer.commit, messages) for writer, messages in jobs]:
+        commit.result(60)
     assert [entries for _, entries, _ in planned(bookkeeper, uri)] == [10, 20] * 6
 
 
@@ -108,10 +95,9 @@ def test_abort_deletes_only_what_was_never_offered_for_publishing(bookkeeper: Bo
 
 def test_a_task_that_fails_leaves_no_ledger(bookkeeper: BookKeeper, uri: str) -> None:
     writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
-    good = pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
     bad = pa.record_batch([pa.array([b"x", None])], names=["value"])
     with pytest.raises(InvalidArgumentError, match="nulls"):
-        writer.write(iter([good, bad]))
+        writer.write(iter([rows(*["x"] * 10), bad]))
     assert bookkeeper.list_ledgers() == []
 
 
@@ -121,12 +107,12 @@ def test_a_task_that_is_interrupted_leaves_no_ledger(
 ) -> None:
     writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
 
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(*["x"] * 10)
         raise interruption
 
     with pytest.raises(interruption):
-        writer.write(rows())
+        writer.write(batches())
     assert bookkeeper.list_ledgers() == []
 
 
@@ -135,21 +121,21 @@ def test_a_worker_with_another_version_writes_nothing_and_says_so(bookkeeper: Bo
     writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
     writer.target = replace(writer.target, version="0.0.9")
     with pytest.raises(PackageMismatchError, match=r"driver 0\.0\.9, worker"):
-        writer.write(iter([pa.record_batch([pa.array([b"x"])], names=["value"])]))
+        writer.write(iter([rows("x")]))
     assert bookkeeper.list_ledgers() == []
 
 
 def test_a_task_that_cannot_clean_up_says_what_was_wrong_with_it(bookkeeper: BookKeeper, uri: str) -> None:
     writer = LogWriter.plan(options(uri, Use.WRITE), VALUE)
 
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([pa.array([b"x"] * 10)], names=["value"])
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(*["x"] * 10)
         for ledger_id in bookkeeper.list_ledgers():
             bookkeeper.delete_ledger(ledger_id)
         raise InvalidArgumentError("the cause")
 
     with pytest.raises(InvalidArgumentError, match="the cause"):
-        writer.write(rows())
+        writer.write(batches())
 
 
 def test_an_abort_that_reaches_nobody_is_silent() -> None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
 
-from bk_core import blocking
 from bk_core.blocking import BookKeeper
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
@@ -20,7 +16,7 @@ from bk_core.errors import (
     WrongDigestTypeError,
     WrongPasswordError,
 )
-from bk_core.logs.model.head import Extent, LogHead
+from bk_core.logs.model.head import LogHead
 from bk_spark import codecs
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
@@ -28,20 +24,13 @@ from bk_spark.plan import log_ranges, resolve
 from bk_spark.plan.packing import PartitionLayout, Span
 from bk_spark.plan.resolved import Resolved
 from bk_spark.read import tasks
+from tests.kit.extents import open_extent
+from tests.spark.tables import VALUE, written
 
 
 def options(ledger_id: int, use: Use = Use.READ, **more: str) -> BkOptions:
     given = {"metadataserviceuri": "memory://x", "ledgerid": str(ledger_id), **more}
     return parse_options(given, use)
-
-
-def written(bookkeeper: BookKeeper, count: int, *, close: bool = True, **more: Any) -> blocking.LedgerWriter:
-    ledger = bookkeeper.create_ledger(**more)
-    if count:
-        ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x" * 10] * count)))
-    if close:
-        ledger.close()
-    return ledger
 
 
 def ranges(resolved: Resolved) -> list[tuple[int, int, int]]:
@@ -102,7 +91,7 @@ def test_a_task_carries_ranges_ensembles_and_endpoints(bookkeeper: BookKeeper) -
     ledger = written(bookkeeper, 100)
     wanted = options(ledger.ledger_id, minpartitions="4")
     resolved = resolve.resolve_batch(bookkeeper, wanted)
-    codec = codecs.row_codec(wanted, StructType().add("value", "binary"))
+    codec = codecs.row_codec(wanted, VALUE)
     plans = tasks.task_plans(bookkeeper, wanted, resolved, codec)
     assert [(p.ranges[0].first, p.ranges[0].last) for p in plans] == [(0, 24), (25, 49), (50, 74), (75, 99)]
     ensemble = set(ledger.metadata.last_fragment.ensemble)
@@ -126,11 +115,9 @@ def test_the_length_of_a_ledger_is_that_of_the_entries_asked_for_though_it_grows
 @pytest.mark.rule("N2")
 def test_readers_never_pass_an_unsealed_extent(bookkeeper: BookKeeper) -> None:
     ledger = written(bookkeeper, 10)
-    sealed = Extent(ledger_id=7, entry_count=5, size_bytes=50, base_offset=0, fragments=ledger.metadata.fragments)
-    quorums = {"ensemble_size": 3, "write_quorum_size": 3, "ack_quorum_size": 2}
-    sealed = replace(sealed, **quorums)
-    rolling = Extent(ledger_id=ledger.ledger_id, base_offset=5, is_open=True, **quorums)
-    following = Extent(ledger_id=999, base_offset=0, is_open=True, **quorums)  # its base offset is not known yet
+    sealed = replace(open_extent(7), is_open=False, entry_count=5, size_bytes=50, fragments=ledger.metadata.fragments)
+    rolling = replace(open_extent(ledger.ledger_id), base_offset=5)
+    following = open_extent(999)  # its base offset is not known yet
     log = parse_options({"metadataserviceuri": "memory://x", "path": "events"}, Use.READ)
     spans = (Span(0, 5, 50), Span(5, 15, 100))
     found = log_ranges.ranges_of(

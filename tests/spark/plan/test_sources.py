@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import BookKeeper, LedgerWriter
-from bk_core.entries.batch import EntryBatch
+from bk_core.blocking import BookKeeper
 from bk_core.errors import (
     InvalidArgumentError,
     LedgerFencedError,
@@ -21,7 +20,7 @@ from bk_core.errors import (
     NoSuchLogError,
     WrongPasswordError,
 )
-from bk_core.logs.model.head import Extent, LogHead, Published, PublishId
+from bk_core.logs.model.head import Extent, LogHead, Published
 from bk_spark.options.offsets import LATEST, offset_at
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.options.selection import LogSource
@@ -29,33 +28,14 @@ from bk_spark.plan import resolve
 from bk_spark.plan.log_ranges import check_whole, ranges_of
 from bk_spark.plan.packing import LedgerRange, PartitionLayout
 from bk_spark.plan.resolved import Resolved, side_by_side
-from tests.kit.extents import new_extent
+from tests.kit.extents import open_extent
+from tests.spark.tables import publish, written
 
 Found = list[tuple[str | None, int | None, int]]
 
 
 def options(**more: str) -> BkOptions:
     return parse_options({"metadataserviceuri": "memory://x", **more}, Use.READ)
-
-
-def ledger(bookkeeper: BookKeeper, count: int, *, close: bool = True) -> LedgerWriter:
-    writer = bookkeeper.create_ledger()
-    if count:
-        writer.wait_confirmed(writer.append_batch(EntryBatch.from_list([b"x" * 10] * count)))
-    if close:
-        writer.close()
-    return writer
-
-
-def publish(bookkeeper: BookKeeper, name: str, *counts: int, created_ms: int = 1) -> None:
-    """Append ledgers of so many entries to a log, made if need be."""
-    log = bookkeeper.log(name)
-    log.open_or_create()
-    extents = []
-    for count in counts:
-        writer = ledger(bookkeeper, count)
-        extents.append(new_extent(writer.ledger_id, count, 10 * count, created_ms, fragments=writer.metadata.fragments))
-    log.publish(extents, PublishId.job(f"{name}/{time.monotonic_ns()}"))
 
 
 def found(bookkeeper: BookKeeper, **more: str) -> Found:
@@ -99,8 +79,8 @@ def test_data_loss_is_of_one_source_and_the_others_are_read_all_the_same(bookkee
 @pytest.mark.rule("N2")
 def test_closed_only_leaves_out_what_is_still_written(bookkeeper: BookKeeper) -> None:
     publish(bookkeeper, "events", 10)
-    closed = ledger(bookkeeper, 3)
-    opened = ledger(bookkeeper, 3, close=False)
+    closed = written(bookkeeper, 3)
+    opened = written(bookkeeper, 3, close=False)
     with bookkeeper.log("events").lead() as leader:
         leader.append(b"x")
         leader.append(b"x")
@@ -119,7 +99,7 @@ def test_closed_only_leaves_out_what_is_still_written(bookkeeper: BookKeeper) ->
 
 @pytest.mark.rule("K2")
 def test_fencing_ends_the_writers_of_exactly_the_ledgers_that_are_named(bookkeeper: BookKeeper) -> None:
-    one, two, other = (ledger(bookkeeper, 2, close=False) for _ in range(3))
+    one, two, other = (written(bookkeeper, 2, close=False) for _ in range(3))
     both = f"{one.ledger_id},{two.ledger_id}"
     assert found(bookkeeper, ledgerids=both, readmode="fence") == [(None, None, 2), (None, None, 2)]
     for writer in (one, two):
@@ -131,7 +111,7 @@ def test_fencing_ends_the_writers_of_exactly_the_ledgers_that_are_named(bookkeep
 
 @pytest.mark.rule("K2")
 def test_no_ledger_is_fenced_when_another_cannot_be(bookkeeper: BookKeeper) -> None:
-    writer = ledger(bookkeeper, 2, close=False)
+    writer = written(bookkeeper, 2, close=False)
     with pytest.raises(NoSuchLedgerError):
         found(bookkeeper, ledgerids=f"{writer.ledger_id},999", readmode="fence")
     with bookkeeper.create_ledger(password=b"secret") as locked, pytest.raises(WrongPasswordError):
@@ -147,20 +127,12 @@ def test_no_ledger_is_fenced_when_another_cannot_be(bookkeeper: BookKeeper) -> N
 @pytest.mark.rule("N1")
 def test_an_extent_without_ensembles_is_looked_up(bookkeeper: BookKeeper) -> None:
     """Thousands of ensemble changes do not fit a page, so it leaves them to the ledger's record."""
-    writers = [ledger(bookkeeper, 10) for _ in range(3)]
+    writers = [written(bookkeeper, 10) for _ in range(3)]
     extents = [
-        Extent(
-            ledger_id=writer.ledger_id,
-            entry_count=10,
-            size_bytes=100,
-            base_offset=10 * i,
-            ensemble_size=3,
-            write_quorum_size=3,
-            ack_quorum_size=2,
-            fragments=() if i else writer.metadata.fragments,
-        )
-        for i, writer in enumerate(writers)
+        replace(open_extent(writer.ledger_id), is_open=False, entry_count=10, size_bytes=100, base_offset=10 * number)
+        for number, writer in enumerate(writers)
     ]
+    extents[0] = replace(extents[0], fragments=writers[0].metadata.fragments)
     head = LogHead(uuid="6a3f9e52-7a0a-4f0e-9f57-0a6c3f3c9b11", next_offset=30)
     bookkeeper.delete_ledger(writers[0].ledger_id)  # its ensembles stand in the list, so nobody looks
     resolved = ranges_of(bookkeeper, options(log="events"), LogSource("events"), head, extents, 5, 25, ())

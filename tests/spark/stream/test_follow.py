@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.blocking import BookKeeper, LedgerWriter
+from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     EntryUnreadableError,
@@ -33,20 +33,19 @@ from bk_spark.plan.packing import Span
 from bk_spark.stream.follow import begin_following
 from bk_spark.stream.positions import Reading, SourceSeen
 from bk_spark.stream.watch import Watch, WatchTimes
-from bk_spark.workers import clients
 from tests.kit.extents import new_extent
 from tests.kit.waiting import comes_true
+from tests.spark.tables import fails, memory_uri, publish, written
 
 QUICK = WatchTimes(retry_s=0.05, list_s=0.05, head_age_s=1000.0)  # so that only watches tell of news
 
 Follow = Callable[..., Watch]
+uri = memory_uri
 
 
 @pytest.fixture
-def follow(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Iterator[Follow]:
+def follow(uri: str) -> Iterator[Follow]:
     """Begins to follow what the options select."""
-    uri = f"memory://{request.node.name}"
-    clients._clients.get((uri, ()), lambda: bookkeeper)
     with ExitStack() as stack:
 
         def begin(reading: Reading | None = None, times: WatchTimes = QUICK, **given: str) -> Watch:
@@ -56,24 +55,6 @@ def follow(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> Iterator[F
             return watch
 
         yield begin
-
-
-def written(bookkeeper: BookKeeper, count: int, *, close: bool = True, password: bytes = b"") -> LedgerWriter:
-    ledger = bookkeeper.create_ledger(password=password)
-    if count:
-        ledger.wait_confirmed(ledger.append_batch(EntryBatch.from_list([b"x" * 10] * count)))
-    if close:
-        ledger.close()
-    return ledger
-
-
-def publish(bookkeeper: BookKeeper, name: str, *sizes: int, entry: bytes = b"x" * 10) -> None:
-    """Append sealed extents of so many entries to a log."""
-    log = bookkeeper.log(name)
-    log.open_or_create()
-    for size in sizes:
-        with log.lead() as leader:
-            leader.append_batch(EntryBatch.from_list([entry] * size))
 
 
 def ends(watch: Watch) -> dict[str, int]:
@@ -267,18 +248,10 @@ def test_a_log_that_cannot_be_reached_keeps_its_last_answer_and_is_reported_when
         began = time.monotonic()
         publish(bookkeeper, "b", 1)
         assert comes_true(lambda: ends(watch) == {"a": 1, "b": 2})
-        assert comes_true(lambda: _is_told(watch))
+        assert comes_true(lambda: fails(watch.seen, MetadataUnavailableError))
         assert time.monotonic() - began > 0.4
     publish(bookkeeper, "a", 1)
-    assert comes_true(lambda: not _is_told(watch) and ends(watch) == {"a": 2, "b": 2})
-
-
-def _is_told(watch: Watch) -> bool:
-    try:
-        watch.seen()
-    except MetadataUnavailableError:
-        return True
-    return False
+    assert comes_true(lambda: not fails(watch.seen, MetadataUnavailableError) and ends(watch) == {"a": 2, "b": 2})
 
 
 def test_sizes_are_known_where_the_stream_reads_and_by_page_elsewhere(bookkeeper: BookKeeper, follow: Follow) -> None:

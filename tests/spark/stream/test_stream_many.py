@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
-from bk_core.entries.batch import EntryBatch
 from bk_core.errors import (
     InvalidArgumentError,
     LogOverwrittenError,
@@ -25,27 +23,24 @@ from bk_core.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
 )
-from bk_core.logs.model.head import NewExtent, PublishId
+from bk_core.logs.model.head import PublishId
 from bk_spark.options import offsets
 from bk_spark.options.options import Use, parse_options
 from bk_spark.stream import follow, positions, stream_plan
 from bk_spark.stream.stream_reader import StreamReader
 from bk_spark.stream.watch import WatchTimes
-from bk_spark.workers import clients
-from tests.kit.extents import new_extent
 from tests.kit.waiting import comes_true
+from tests.spark.tables import VALUE, closed, fails, memory_uri, publish
 
-VALUE = StructType([StructField("value", BinaryType())])
 Json = dict[str, Any]
 
 Source = Callable[..., StreamReader]
+uri = memory_uri
 
 
 @pytest.fixture
-def source(bookkeeper: BookKeeper, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+def source(uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     """A stream source with these options, stopped at the end. It looks for new logs often."""
-    uri = f"memory://{request.node.name}"
-    clients._clients.get((uri, ()), lambda: bookkeeper)
     begin_following = follow.begin_following
 
     def quickly(*given: Any) -> Any:
@@ -61,20 +56,6 @@ def source(bookkeeper: BookKeeper, request: pytest.FixtureRequest, monkeypatch: 
             return reader
 
         yield make
-
-
-def closed(bookkeeper: BookKeeper, entries: int, size: int = 10) -> NewExtent:
-    """A closed ledger, as a writer reports it."""
-    with bookkeeper.create_ledger() as ledger:
-        ledger.append_batch(EntryBatch.from_list([b"x" * size] * entries))
-    metadata = bookkeeper.read_metadata(ledger.ledger_id).value
-    return new_extent(ledger.ledger_id, entries, entries * size, fragments=metadata.fragments)
-
-
-def publish(bookkeeper: BookKeeper, name: str, *sizes: int) -> None:
-    log = bookkeeper.log(name)
-    log.open_or_create()
-    log.publish([closed(bookkeeper, size) for size in sizes], PublishId.job(str(time.monotonic_ns())))
 
 
 def nexts(offset: Json) -> dict[str, int]:
@@ -291,15 +272,7 @@ def test_a_log_deleted_while_the_stream_runs_is_noticed(bookkeeper: BookKeeper, 
     reader = source(logpattern="ev-.*", startingoffsets="earliest")
     end = ask(reader, reader.initialOffset())
     bookkeeper.store.delete_log("ev-a")
-
-    def is_told() -> bool:
-        try:
-            ask(reader, end)
-        except NoSuchLogError:
-            return True
-        return False
-
-    assert comes_true(is_told)
+    assert comes_true(lambda: fails(lambda: ask(reader, end), NoSuchLogError))
 
 
 def test_a_deleted_ledger_stops_the_stream_when_it_is_to_be_read(bookkeeper: BookKeeper, source: Source) -> None:
@@ -369,9 +342,7 @@ def test_time_decides_where_each_log_begins(bookkeeper: BookKeeper, source: Sour
 def test_two_hundred_logs_answer_from_memory(bookkeeper: BookKeeper, source: Source) -> None:
     extent = closed(bookkeeper, 3)
     for i in range(200):
-        log = bookkeeper.log(f"ev-{i}")
-        log.open_or_create()
-        log.publish([extent], PublishId.job("one"))
+        publish(bookkeeper, f"ev-{i}", extent)
     reader = source(logpattern="ev-.*", startingoffsets="earliest", maxentriespertrigger="450")
     began = time.monotonic()
     start = reader.initialOffset()

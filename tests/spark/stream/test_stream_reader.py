@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bk_core.blocking import BookKeeper, LedgerWriter
-from bk_core.errors import (
-    NoSuchEntryError,
-    NoSuchLogError,
-)
+from bk_core.errors import NoSuchEntryError, NoSuchLogError
 from bk_spark.options.options import Use, parse_options
 from bk_spark.stream import stream_reader as stream_read
 from bk_spark.stream.stream_reader import StreamReader
-from bk_spark.workers import clients
+from tests.kit.waiting import comes_true
+from tests.spark.tables import VALUE, memory_uri
 
-SCHEMA = StructType([StructField("value", BinaryType())])
+uri = memory_uri
 
 
 @pytest.fixture
@@ -38,17 +35,9 @@ def ledger(bookkeeper: BookKeeper) -> Iterator[LedgerWriter]:
     writer.close()
 
 
-@pytest.fixture
-def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
-    """A URI that this process is connected to already."""
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
-    return name
-
-
 def source(uri: str, ledger: LedgerWriter, **more: str) -> StreamReader:
     given = {"metadataserviceuri": uri, "ledgerid": str(ledger.ledger_id), **more}
-    return StreamReader(parse_options(given, Use.STREAM), SCHEMA)
+    return StreamReader(parse_options(given, Use.STREAM), VALUE)
 
 
 def position(offset: dict[str, Any]) -> int:
@@ -57,25 +46,16 @@ def position(offset: dict[str, Any]) -> int:
 
 
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    decoded: dict[str, Any] = json.loads(json.dumps(offset))
-    return decoded
+    return dict(json.loads(json.dumps(offset)))
 
 
 def grows_to(reader: StreamReader, start: dict[str, Any], end: int) -> bool:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        if position(reader.latestOffset(start, reader.getDefaultReadLimit())) == end:
-            return True
-        time.sleep(0.005)
-    return False
+    return comes_true(lambda: position(reader.latestOffset(start, reader.getDefaultReadLimit())) == end, 5)
 
 
 def sees(reader: StreamReader, end: int) -> bool:
     """Whether the source knows of entries up to ``end``, soon."""
-    deadline = time.monotonic() + 5
-    while position(reader.reportLatestOffset()) < end and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return position(reader.reportLatestOffset()) == end
+    return comes_true(lambda: position(reader.reportLatestOffset()) == end, 5)
 
 
 def test_a_source_that_ends_before_the_stream_is_an_error_when_that_lasts_and_forgiven_when_it_passes(
@@ -172,7 +152,7 @@ def test_partitions_of_a_batch_are_those_of_its_offsets(uri: str, ledger: Ledger
 
 def test_a_stream_of_an_unknown_log_names_the_nearest(uri: str, bookkeeper: BookKeeper) -> None:
     bookkeeper.log("events").open_or_create()
-    reader = StreamReader(parse_options({"metadataserviceuri": uri, "path": "evnts"}, Use.STREAM), SCHEMA)
+    reader = StreamReader(parse_options({"metadataserviceuri": uri, "path": "evnts"}, Use.STREAM), VALUE)
     with pytest.raises(NoSuchLogError, match="near names: events"):
         reader.initialOffset()
     reader.stop()

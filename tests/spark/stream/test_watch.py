@@ -13,6 +13,7 @@ from bk_spark.options.selection import LogSource, Source
 from bk_spark.stream.positions import SourceSeen
 from bk_spark.stream.watch import Board, Watch, WatchTimes
 from tests.kit.waiting import comes_true
+from tests.spark.tables import fails
 
 A, B = LogSource("a"), LogSource("b")
 QUICK = WatchTimes(first_look_s=10.0, idle_s=0.5, retry_s=0.01, give_up_s=1.0)
@@ -52,14 +53,6 @@ class Notes:
             time.sleep(0.002)
         board.end()
         self.ended += 1
-
-
-def told(watch: Watch, kind: type[BookKeeperError]) -> bool:
-    try:
-        watch.seen()
-    except kind:
-        return True
-    return False
 
 
 @pytest.mark.rule("K1")
@@ -123,10 +116,10 @@ def test_trouble_of_one_source_is_told_only_when_it_lasts_and_the_others_go_on()
     notes.errors[A] = MetadataUnavailableError("no answer")
     notes.nexts[B] = 5
     assert comes_true(lambda: watch.seen().sources[B].next == 5)
-    assert comes_true(lambda: told(watch, MetadataUnavailableError))
+    assert comes_true(lambda: fails(watch.seen, MetadataUnavailableError))
     notes.nexts[A] = 3
     del notes.errors[A]
-    assert comes_true(lambda: not told(watch, MetadataUnavailableError) and watch.seen().sources[A].next == 3)
+    assert comes_true(lambda: not fails(watch.seen, MetadataUnavailableError) and watch.seen().sources[A].next == 3)
     watch.stop()
 
 
@@ -135,7 +128,7 @@ def test_final_trouble_is_told_at_once_and_the_next_call_looks_anew() -> None:
     watch = Watch(notes.begin, QUICK)
     watch.seen()
     notes.failure = NoSuchLogError("no such log")
-    assert comes_true(lambda: told(watch, NoSuchLogError))
+    assert comes_true(lambda: fails(watch.seen, NoSuchLogError))
     assert not watch.is_running
     notes.failure = None
     assert watch.seen().sources[A].next == 0
@@ -222,7 +215,7 @@ def test_a_query_that_goes_on_waits_longer_for_a_first_look_than_one_that_begins
 
     watch = Watch(begin, WatchTimes(first_look_s=0.1, retry_s=0.01, give_up_s=10.0))
     refusals[0] = 1
-    assert told(watch, MetadataUnavailableError), "at its start it is told at once"
+    assert fails(watch.seen, MetadataUnavailableError), "at its start it is told at once"
     watch.seen()
     watch.stop()  # as after a minute without a call
     refusals[0], notes.look_s = 3, 0.4

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from bk_core.blocking import BookKeeper
 from bk_core.entries.batch import EntryBatch
@@ -20,48 +17,19 @@ from bk_core.logs.model.head import PublishId
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.options.options import BkOptions, Use, parse_options
-from bk_spark.workers import clients
 from bk_spark.write import gathered, log_writer
 from bk_spark.write.held import HeldEntries, LogAt
 from bk_spark.write.log_writer import LogWriter
 from bk_spark.write.new_ledger import Attempt, NewLedger
 from bk_spark.write.written_ledgers import WrittenLedgers
 from tests.kit.memory_cluster import MemoryBookKeeper
+from tests.spark.tables import ROUTED, VALUE, memory_uri, rows, values
 
-VALUE = StructType([StructField("value", BinaryType())])
-ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])
-
-
-@pytest.fixture
-def memory() -> list[MemoryBookKeeper]:
-    """The cluster of the test's client, once that is made."""
-    return []
-
-
-@pytest.fixture
-def bookkeeper(memory: list[MemoryBookKeeper]) -> Iterator[BookKeeper]:
-    async def make() -> Any:
-        memory.append(MemoryBookKeeper(4))
-        return memory[0].client()
-
-    with BookKeeper(make) as client:
-        yield client
-    memory[0].store.close()
-
-
-@pytest.fixture
-def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
-    name = f"memory://{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
-    return name
+uri = memory_uri
 
 
 def options(uri: str, **more: str) -> BkOptions:
     return parse_options({"metadataserviceuri": uri, **more}, Use.WRITE)
-
-
-def rows(*values: str) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([each.encode() for each in values], pa.binary())], names=["value"])
 
 
 def written(
@@ -75,13 +43,6 @@ def written(
         assert isinstance(message, WrittenLedgers)
         messages.append(message)
     return messages
-
-
-def values(bookkeeper: BookKeeper, log: str) -> list[str]:
-    named = bookkeeper.log(log)
-    head = named.head().value
-    found = named.read(head.start_offset, head.next_offset)
-    return [entry.decode() for _, batch in found for entry in batch.to_list()]
 
 
 def extents(bookkeeper: BookKeeper, log: str) -> list[int]:
@@ -168,11 +129,9 @@ def test_a_task_of_a_high_partition_holds_less(
 def test_a_log_that_got_a_ledger_leaves_its_room_to_the_other_logs_of_the_task(
     bookkeeper: BookKeeper, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def of(log: str, value: bytes) -> pa.RecordBatch:
-        return pa.record_batch([pa.array([log]), pa.array([value], pa.binary())], names=["log", "value"])
-
     writer = LogWriter.plan(options(uri, smalltaskbytes="100"), ROUTED)
-    message = writer.write(iter([of("a", b"x" * 80), of("a", b"x" * 80), of("b", b"y" * 80)]))
+    tasks = [rows(letter * 80, log=[log]) for log, letter in (("a", "x"), ("a", "x"), ("b", "y"))]
+    message = writer.write(iter(tasks))
     assert isinstance(message, WrittenLedgers)
     assert ([log for log, _ in message.extents], [each.log.name for each in message.held]) == (["a"], ["b"])
     writer.commit([message])
@@ -199,15 +158,14 @@ def test_the_ledgers_of_a_commit_that_failed_before_its_publish_are_deleted(
 
 
 def test_a_driver_that_cannot_write_at_first_tries_again_as_spark_does_with_tasks(
-    bookkeeper: BookKeeper,
-    memory: list[MemoryBookKeeper],
+    in_memory: tuple[BookKeeper, MemoryBookKeeper],
     uri: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    bookkeeper, cluster = in_memory
     writer = LogWriter.plan(options(uri, path="events"), VALUE)
     messages = written(writer, monkeypatch, rows("a"), rows("b"))
-    (cluster,) = memory
     for name in cluster.names:
         cluster.store.unregister_bookie(name)
 

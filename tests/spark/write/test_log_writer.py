@@ -33,13 +33,9 @@ from bk_spark import compat
 from bk_spark.options.options import BkOptions, Use, parse_options
 from bk_spark.stream import checkpoint
 from bk_spark.stream.stream_writer import StreamWriter
-from bk_spark.workers import clients
 from bk_spark.write.log_writer import LogWriter
 from bk_spark.write.written_ledgers import WrittenLedgers
-
-VALUE = StructType([StructField("value", BinaryType())])
-ROUTED = StructType([StructField("log", StringType()), StructField("value", BinaryType())])
-
+from tests.spark.tables import ROUTED, VALUE, connected, job, rows, values
 
 BY_LEDGER, BY_MESSAGE = "by-ledger", "by-message"
 
@@ -47,26 +43,12 @@ BY_LEDGER, BY_MESSAGE = "by-ledger", "by-message"
 @pytest.fixture(params=[BY_LEDGER, BY_MESSAGE])
 def uri(bookkeeper: BookKeeper, request: pytest.FixtureRequest) -> str:
     """A cluster of this test's own, whose name says where the tasks' rows travel."""
-    name = f"memory://{request.param}/{request.node.name}"
-    clients._clients.get((name, ()), lambda: bookkeeper)
-    return name
+    return connected(bookkeeper, request)
 
 
 def options(uri: str, **more: str) -> BkOptions:
     small = {"smalltaskbytes": "0"} if BY_LEDGER in uri else {}
     return parse_options({"metadataserviceuri": uri, **small, **more}, Use.WRITE)
-
-
-def rows(*values: str, log: Sequence[str | None] | None = None) -> pa.RecordBatch:
-    value = pa.array([each.encode() for each in values], pa.binary())
-    if log is None:
-        return pa.record_batch([value], names=["value"])
-    return pa.record_batch([pa.array(log, pa.string()), value], names=["log", "value"])
-
-
-def job(options: BkOptions, *tasks: pa.RecordBatch, overwrite: bool = False) -> None:
-    writer = LogWriter.plan(options, VALUE, overwrite=overwrite)
-    writer.commit([writer.write(iter([task])) for task in tasks])
 
 
 def batch_of(options: BkOptions, number: int, *tasks: pa.RecordBatch, query: str = "q", **more: Any) -> None:
@@ -76,13 +58,6 @@ def batch_of(options: BkOptions, number: int, *tasks: pa.RecordBatch, query: str
     location = writer.checkpoint_location
     committer = StreamWriter(options, None, overwrite=writer.overwrite, checkpoint_location=location)
     committer.commit([replace(m, query_id=query) for m in messages if isinstance(m, WrittenLedgers)], number)
-
-
-def values(bookkeeper: BookKeeper, log: str) -> list[str]:
-    named = bookkeeper.log(log)
-    head = named.head().value
-    found = named.read(head.start_offset, head.next_offset)
-    return [entry.decode() for _, batch in found for entry in batch.to_list()]
 
 
 # --- overwriting ------------------------------------------------------------------------------------------------------
@@ -315,8 +290,7 @@ def test_a_stream_that_reads_the_log_that_it_writes_is_refused(
 
 
 def routed(uri: str, *tasks: pa.RecordBatch, **more: str) -> None:
-    writer = LogWriter.plan(options(uri, **more), ROUTED)
-    writer.commit([writer.write(iter([task])) for task in tasks])
+    job(options(uri, **more), *tasks, schema=ROUTED)
 
 
 @pytest.mark.rule("K10")
@@ -390,10 +364,9 @@ def test_a_row_without_a_possible_log_ends_its_task_and_leaves_no_ledger(
 @pytest.mark.rule("K9")
 def test_a_row_that_cannot_be_written_is_named_with_its_partition(bookkeeper: BookKeeper, uri: str) -> None:
     null = pa.record_batch([pa.array([b"x", None], pa.binary())], names=["value"])
-    large = pa.record_batch([pa.array([b"x", bytes(2000)], pa.binary())], names=["value"])
     wanted: list[tuple[pa.RecordBatch, type[BookKeeperError]]] = [
         (null, InvalidArgumentError),
-        (large, EntryTooLargeError),
+        (rows("x", "y" * 2000), EntryTooLargeError),
     ]
     for bad, kind in wanted:
         writer = LogWriter.plan(options(uri, path="events", maxentrybytes="1k"), VALUE)
@@ -436,18 +409,13 @@ def numbers(*values: int, log: Sequence[str] | None = None) -> pa.RecordBatch:
     return pa.record_batch([pa.array(log, pa.string()), ids], names=["log", "id"])
 
 
-def arrow_job(options: BkOptions, schema: StructType, *tasks: pa.RecordBatch) -> None:
-    writer = LogWriter.plan(options, schema)
-    writer.commit([writer.write(iter([task])) for task in tasks])
-
-
 @pytest.mark.rule("N5")
 def test_a_replay_has_the_same_rows_although_they_are_cut_into_other_entries(bookkeeper: BookKeeper, uri: str) -> None:
     once = options(uri, path="events", codec="arrow", txnappid="app", txnversion="1")
-    arrow_job(once, NUMBERS, numbers(1, 2, 3))
-    arrow_job(once, NUMBERS, numbers(1), numbers(2, 3))
+    job(once, numbers(1, 2, 3), schema=NUMBERS)
+    job(once, numbers(1), numbers(2, 3), schema=NUMBERS)
     with pytest.raises(TransactionReplayDiffersError, match="3 rows, now it has 2"):
-        arrow_job(once, NUMBERS, numbers(1), numbers(2))
+        job(once, numbers(1), numbers(2), schema=NUMBERS)
     head = bookkeeper.log("events").head().value
     assert (head.next_offset, head.published[-1].rows) == (1, 3)
 
@@ -455,11 +423,11 @@ def test_a_replay_has_the_same_rows_although_they_are_cut_into_other_entries(boo
 @pytest.mark.rule("K8", "K10")
 def test_columns_that_do_not_fit_one_log_keep_all_of_them_as_they_are(bookkeeper: BookKeeper, uri: str) -> None:
     arrow = options(uri, codec="arrow")
-    arrow_job(arrow, NUMBERS_OF_LOGS, numbers(1, 2, 3, log=["a", "b", "a"]))
+    job(arrow, numbers(1, 2, 3, log=["a", "b", "a"]), schema=NUMBERS_OF_LOGS)
     assert [bookkeeper.log(log).head().value.published[-1].rows for log in "ab"] == [2, 1]
     assert [list(bookkeeper.log(log).schemas()) for log in "ab"] == [[1], [1]]
     other = StructType([StructField("log", StringType()), StructField("id", StringType())])
     texts = pa.record_batch([pa.array(["b", "c"]), pa.array(["x", "y"])], names=["log", "id"])
     with pytest.raises(SchemaMismatchError, match=r"log b.*id is string and was bigint"):
-        arrow_job(arrow, other, texts)
+        job(arrow, texts, schema=other)
     assert [bookkeeper.log(log).head().value.next_offset for log in "abc"] == [1, 1, 0]
