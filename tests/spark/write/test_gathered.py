@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tasks send their entries to the driver, which writes them into ledgers of its own before it publishes."""
+"""Small tasks send their entries to the driver, which writes them into ledgers of its own before it publishes: how much
+a task may hold, and how its entries travel."""
 
 from __future__ import annotations
 
 import logging
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -17,8 +19,8 @@ from bk_core.logs.model.head import PublishId
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import ENTRY_BYTES_MAX
 from bk_spark.options.options import BkOptions, Use, parse_options
-from bk_spark.write import gathered, log_writer
-from bk_spark.write.held import HeldEntries, LogAt
+from bk_spark.write import gathered, held, log_writer
+from bk_spark.write.held import FULL_TASKS, HeldEntries, LogAt
 from bk_spark.write.log_writer import LogWriter
 from bk_spark.write.new_ledger import Attempt, NewLedger
 from bk_spark.write.written_ledgers import WrittenLedgers
@@ -185,3 +187,25 @@ def test_a_driver_that_cannot_write_at_first_tries_again_as_spark_does_with_task
     assert "are written again: [BK_NOT_ENOUGH_BOOKIES]" in caplog.text
     assert values(bookkeeper, "events") == ["a", "b"]
     assert len(bookkeeper.list_ledgers()) == 1
+
+
+LOG = LogAt("events", "uuid", DigestType.CRC32C)
+
+
+@pytest.mark.rule("K5")
+@pytest.mark.parametrize("tasks", [1, 200, FULL_TASKS, 10_000, 1_000_000])
+def test_all_tasks_of_a_write_hold_a_bounded_number_of_bytes_however_many_they_are(tasks: int) -> None:
+    limit = 32 << 10
+    shares = [held.bytes_max(partition, limit) for partition in range(tasks)]
+    assert sum(shares) <= min(tasks, 2 * FULL_TASKS) * limit
+    assert shares == sorted(shares, reverse=True)
+    assert all(share == limit for share in shares[:FULL_TASKS])
+
+
+def test_entries_arrive_as_they_were_sent_in_a_message_of_their_size() -> None:
+    batches = [EntryBatch.from_list([b"a", b""]), EntryBatch.from_list([b"bcd" * 1000])]
+    sent = pickle.dumps(HeldEntries.of(LOG, batches, 3))
+    assert len(sent) < sum(map(held.size_of, batches)) + 1000
+    arrived = pickle.loads(sent)
+    assert arrived.entries().to_list() == [b"a", b"", b"bcd" * 1000]
+    assert (arrived.log, arrived.rows) == (LOG, 3)
