@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from bk_core import blocking
 from bk_core.entries.batch import EntryBatch
 from bk_core.errors import NoSuchLedgerError, NoSuchLogError
 from tests.kit.served_cluster import ServedCluster
+from tests.kit.waiting import in_thread
 
 LISTENS_TO = (signal.SIGUSR1, signal.SIGUSR2)
 SHAPE = {"ensemble_size": 2, "write_quorum_size": 2, "ack_quorum_size": 2}
@@ -122,11 +122,10 @@ def test_autorecovery_waits_and_copies_as_its_command_line_says(
             os.kill(os.getpid(), signal.SIGTERM)
 
         before = signal.getsignal(signal.SIGTERM)
-        ending = threading.Thread(target=end_it)
-        ending.start()
+        ending = in_thread(end_it)
         command = ["autorecovery", "--lost-bookie-delay", "1s", "--rate", "1m", "--repairs", "1", "--name", "healer"]
         assert main.run([*command, "--metadata-service-uri", cluster.uri]) == 0
-        ending.join()
+        ending.result(60)
         assert copies(client)[lost] == 0
         assert capfd.readouterr().out.splitlines()[0] == "ready healer"
         assert times[1] - times[0] > 1, "copies of some megabytes, of which one is paid for in a second"

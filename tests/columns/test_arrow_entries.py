@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import struct
 from decimal import Decimal
 from typing import Any
@@ -36,8 +35,6 @@ from bk_spark.codecs import LedgerAt
 from bk_spark.options.options import Use
 from tests.spark.codecs.codec_kit import arrow_entry, options, resealed, rows_of, written
 from tests.spark.codecs.codec_kit import struct as spark_struct
-
-EPOCH = dt.datetime(1970, 1, 1)
 
 # Near the longest bound, with characters of one to four bytes and those that no greater byte follows.
 LONG = st.integers(28, 36).flatmap(lambda n: st.text("aü€😀\U0010ffff", min_size=n // 4, max_size=n))
@@ -226,7 +223,6 @@ def read(entries: list[bytes], schema: pa.Schema, columns: list[str], policy: st
     return rows_of(codec, EntryBatch.from_list(entries), at)
 
 
-KEPT = [(kind, values) for kind, values in TYPES if not pa.types.is_nested(kind)]
 NESTED = pa.schema([
     ("a", pa.int64()), ("l", pa.list_(pa.field("element", pa.string()))), ("b", pa.string()),
     ("s", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.field("element", pa.int64())))])), ("c", pa.float64()),

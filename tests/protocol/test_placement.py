@@ -11,14 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bk_core.errors import NotEnoughBookiesError, Outcome
-from bk_core.model import Fragment, LedgerMetadata
+from bk_core.model import Fragment
 from bk_core.placement import DEFAULT_RACK, Landscape, choose_ensemble, replacement
 from bk_core.protocol.replication.balance import can_take_over
 from bk_core.quorum import write_set
+from tests.protocol.kit import metadata
 
-METADATA = LedgerMetadata(
-    ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=(Fragment(0, ("b1", "b2", "b3")),)
-)
+METADATA = metadata(fragments=(Fragment(0, ("b1", "b2", "b3")),)).value
 
 
 def refused(indices: tuple[int, ...], writable: list[str], gone: tuple[str, ...] = ()) -> NotEnoughBookiesError:
@@ -108,9 +107,7 @@ def test_striped_write_sets_span_two_racks_around_the_ring(
 @pytest.mark.parametrize("seed", range(20))
 def test_the_spare_restores_the_racks(seed: int) -> None:
     racks = {**racks_of("abbb"), "b9": "a"}
-    record = LedgerMetadata(
-        ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, fragments=(Fragment(0, ("b0", "b1", "b2")),)
-    )
+    record = metadata().value
     chosen = replacement(record, (0,), ["b1", "b2", "b3", "b9"], (), Random(seed), landscape=Landscape(racks))
     assert chosen == ("b9", "b1", "b2")
     both = replacement(record, (0, 1), ["b2", "b3", "b9"], (), Random(seed), landscape=Landscape(racks))
@@ -148,9 +145,7 @@ def test_bookies_of_unknown_rack_are_left_out_where_racks_are_enforced(seed: int
     assert "b2 (its rack is unknown)" in str(caught.value)
     assert "rack_script" in caught.value.remedy
     assert len(choose_ensemble(everybody, 4, Random(seed), write_quorum=1, landscape=enforced)) == 4
-    record = LedgerMetadata(
-        ensemble_size=2, write_quorum_size=2, ack_quorum_size=2, fragments=(Fragment(0, ("b0", "b1")),)
-    )
+    record = metadata(2, 2, 2).value
     error = replacement(record, (1,), ["b0", "b2", "b3"], (), Random(seed), landscape=enforced)
     assert isinstance(error, NotEnoughBookiesError)
     assert "b2 (its rack is unknown)" in error.value

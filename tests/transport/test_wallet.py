@@ -73,11 +73,6 @@ async def test_that_grants_are_not_renewed_is_told_once_in_ten_seconds_for_a_led
     """A ledger has three bookies, each with a link of its own, which ask again and again."""
     monkeypatch.setattr(module, "RENEW_AGAIN_S", 0.02)
 
-    class Stream:
-        def show(self, ledger_id: LedgerId, grant: bytes) -> None: ...
-        def attach(self, session: NewSession) -> None: ...
-        def send(self, session: int, frame: object) -> None: ...
-
     wallet, asked = Wallet(), list[str]()
     links = [Permits(wallet, asker(asked, name, TransportError("refused"))) for name in ("b1", "b2", "b3")]
     for ledger_id in (7, 8):

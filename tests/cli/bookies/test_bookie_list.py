@@ -20,6 +20,7 @@ from bk_core.metadata.records import BookieOrder
 from bk_core.model import BookieId, BookieServiceInfo, Endpoint, LedgerId
 from bk_core.transport.caller import Caller
 from tests.kit.memory_store import MemoryStore
+from tests.kit.waiting import in_thread
 
 
 @pytest.mark.long
@@ -78,9 +79,8 @@ def test_marks_cookies_and_orders_are_read_while_the_bookies_are_asked() -> None
             bookie.accept()[0].close()
             store.asked.set()
 
-        answering = threading.Thread(target=hang_up)
-        answering.start()
+        answering = in_thread(hang_up)
         rows, marks = look(store, Caller(store.instance_id()))
-        answering.join()
+        answering.result(10)
     assert [(row.bookie_id, row.lacks) for row in rows] == [("b", 1)]
     assert marks.is_all

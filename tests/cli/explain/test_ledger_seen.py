@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from bk_cli.explain.ledger_findings import LedgerSeen, recovery_verdict
 from bk_cli.explain.ledger_seen import _ask_all
 from bk_core.client.config import ClientConfig
@@ -17,7 +15,7 @@ from bk_core.wire.bookie_rpc.status import Status
 from tests.kit.apache_bookie import ApacheServer
 
 
-def test_a_bookie_that_cannot_read_its_lac_can_still_be_fenced() -> None:
+async def test_a_bookie_that_cannot_read_its_lac_can_still_be_fenced() -> None:
     """A recovery asks for the last entry. Apache's READ_LAC fails for the writer's LAC, too."""
 
     def without_lac(said: bytes) -> list[bytes]:
@@ -27,26 +25,23 @@ def test_a_bookie_that_cannot_read_its_lac_can_still_be_fenced() -> None:
         item.response.status = item.response.readLacResponse.status = Status.EIO
         return [v3.framed(item.response)]
 
-    async def story() -> LedgerSeen:
-        servers = [await ApacheServer().start() for _ in range(3)]
-        infos = [legacy_service_info(f"127.0.0.1:{server.port}") for server in servers]
+    servers = [await ApacheServer().start() for _ in range(3)]
+    infos = [legacy_service_info(f"127.0.0.1:{server.port}") for server in servers]
+    for server in servers:
+        server.lie = without_lac
+    names = tuple(info.bookie_id for info in infos)
+    value = LedgerMetadata(
+        ensemble_size=3,
+        write_quorum_size=2,
+        ack_quorum_size=2,
+        fragments=(Fragment(0, names),),
+        digest_type=DigestType.CRC32C,
+        password=b"",
+    )
+    try:
+        copies = await _ask_all(infos, ClientConfig().caller(""), 7, value)
+    finally:
         for server in servers:
-            server.lie = without_lac
-        names = tuple(info.bookie_id for info in infos)
-        value = LedgerMetadata(
-            ensemble_size=3,
-            write_quorum_size=2,
-            ack_quorum_size=2,
-            fragments=(Fragment(0, names),),
-            digest_type=DigestType.CRC32C,
-            password=b"",
-        )
-        try:
-            copies = await _ask_all(infos, ClientConfig().caller(""), 7, value)
-        finally:
-            for server in servers:
-                await server.stop()
-        return LedgerSeen(7, value, 1, 1, 2, dict.fromkeys(names, "writable"), copies)
-
-    verdict = recovery_verdict(asyncio.run(story()))
+            await server.stop()
+    verdict = recovery_verdict(LedgerSeen(7, value, 1, 1, 2, dict.fromkeys(names, "writable"), copies))
     assert not verdict.stuck, verdict

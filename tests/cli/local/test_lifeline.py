@@ -49,20 +49,14 @@ def kill_and_reap(parent: subprocess.Popen[str]) -> int:
 
 
 @pytest.mark.rule("E4")
-def test_our_own_processes_end_when_their_parent_is_killed() -> None:
+@pytest.mark.parametrize(
+    "begun",
+    ["lifeline.end_with(0)", "signal.signal(signal.SIGTERM, signal.SIG_IGN); lifeline.end_with(0, 0.1)"],
+    ids=["usual", "ignores SIGTERM"],
+)
+def test_our_own_processes_end_when_their_parent_is_killed(begun: str) -> None:
     sleeper = (
-        "import os, time; from bk_cli.local import lifeline; lifeline.end_with(0)\n"
-        "print(os.getpid(), flush=True); time.sleep(60)"
-    )
-    pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))
-    assert comes_true(lambda: ended(pid))
-
-
-@pytest.mark.rule("E4")
-def test_a_child_that_ignores_sigterm_ends_too() -> None:
-    sleeper = (
-        "import os, signal, time; from bk_cli.local import lifeline\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN); lifeline.end_with(0, 0.1)\n"
+        f"import os, signal, time; from bk_cli.local import lifeline\n{begun}\n"
         "print(os.getpid(), flush=True); time.sleep(60)"
     )
     pid = kill_and_reap(parent_of(f"[sys.executable, '-c', {sleeper!r}]"))

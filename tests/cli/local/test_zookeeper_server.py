@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from bk_cli.local.zookeeper_server import ZooKeeperServer
 from bk_core.errors import InvalidArgumentError, MetadataUnavailableError, PortInUseError
 from bk_core.metadata import open_store
+from tests.cli.local.test_lifeline import ended
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -80,7 +80,7 @@ def test_server_ends_with_its_parent_however_it_dies(tmp_path: Path, ending: sig
     parent.send_signal(ending)
     parent.wait(10)
     parent.stdout.close()
-    until(lambda: not _runs(lifeline) and not _runs(java[0]))
+    until(lambda: ended(lifeline) and ended(java[0]))
 
 
 def test_lifeline_passes_on_the_exit_code_and_stops_on_request() -> None:
@@ -97,12 +97,3 @@ def test_lifeline_passes_on_the_exit_code_and_stops_on_request() -> None:
 def _children(pid: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in found.stdout.split()]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = subprocess.run(["ps", "-o", "stat=", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(state.strip()) and not state.startswith("Z")

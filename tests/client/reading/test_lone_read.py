@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -113,10 +114,8 @@ async def _bent(answers: Answers) -> Answers:
         yield answer
 
 
-async def _another_entry(answers: Answers) -> Answers:
-    """The right frame, but for somebody else's question."""
-    async for answer in answers:
-        yield replace(answer, answered_through=7) if isinstance(answer, ReadTrailer) else answer
+_another_entry = partial(_told_of, 7)
+"""The right frame, but for somebody else's question."""
 
 
 async def _broken(answers: Answers) -> Answers:

@@ -29,8 +29,6 @@ from bk_core.logs.named_log import NamedLog
 from bk_core.model import DigestType
 from tests.logs.leader_kit import PASSWORD, content_of, log_of, one_log
 
-MIB = 1 << 20
-
 
 async def publish(
     bookkeeper: BookKeeper, log: NamedLog, entries: Sequence[bytes], *, first_entry_id: int = 0, **more: object
