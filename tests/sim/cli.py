@@ -246,9 +246,9 @@ def _crash_points(ask: argparse.Namespace) -> int:
 def _mutants(ask: argparse.Namespace) -> int:
     from tests.sim.mutants.table import EQUIVALENT, Verdict, cases, try_case
 
-    every = [case for case in cases() if ask.profile in (None, case.profile)]
-    names = [case.name for case in every if not ask.mutants or case.name in ask.mutants][:: ask.every]
-    unknown = sorted(set(ask.mutants or ()) - {case.name for case in every})
+    known = [case.mutant.name for case in cases() if ask.profile in (None, case.profile)]
+    names = [name for name in known if not ask.mutants or name in ask.mutants][:: ask.every]
+    unknown = sorted(set(ask.mutants) - set(known))
     if unknown:
         print(f"no such mutants: {', '.join(unknown)}", file=sys.stderr)
         return 2

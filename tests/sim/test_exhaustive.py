@@ -13,7 +13,7 @@ import pytest
 from tests.sim.exhaustive.checks import LOSS
 from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import Result, explore
-from tests.sim.mutants.exhaustive import mutant
+from tests.sim.mutants.exhaustive import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 25.0
@@ -69,10 +69,10 @@ def test_the_counts_are_the_same_under_every_hash_seed() -> None:
 @pytest.mark.parametrize("name", ["D1", "D13"])
 def test_a_known_defect_put_back_is_found_by_what_it_loses(name: str) -> None:
     """Two of them; ``scripts/sim --mutants`` tries all."""
-    defect = mutant(name)
+    mutant = next(found for found in MUTANTS if found.name == name)
 
-    with defect.planted():
-        found = explore(scope(defect.scope), seconds=SECONDS, checks=LOSS)
+    with mutant.planted():
+        found = explore(scope(mutant.shown_by), seconds=SECONDS, checks=LOSS)
 
     assert found.violation is not None, f"{name} survived {found.states} states"
     assert found.violation.problem.partition(":")[0] in LOSS

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known defects of admission, put back while a context lasts: what takes all the room there is, or has no bound."""
+"""Known defects of admission: what takes all the room there is, or has no bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from bookie_server.machine.adds import Adds
@@ -13,258 +11,149 @@ from bookie_server.machine.reads import Reads
 from bookie_server.machine.requests import Requests
 from bookie_server.machine.state import Flight
 from bookie_server.machine.turns import FairQueue, Turns
-from tests.sim.mutants.exhaustive import patched
+from tests.sim.mutants.mutant import Mutants
 
-Planted = Callable[[], AbstractContextManager[None]]
-
-_begin, _attach, _close, _put = Adds.__init__, Adds.attach, Adds.close, FairQueue.put
+MUTANTS = Mutants()
 
 
-def recovery_shares_the_room() -> AbstractContextManager[None]:
-    def mutant(self: Adds, *args: Any) -> None:
-        _begin(self, *args)
-        self.recovery = self.normal
-
-    return patched((Adds, "__init__", mutant))
+@MUTANTS.instead(Adds, "__init__", "recovery shares the room of normal adds", "L3")
+def recovery_shares_the_room(begin: Any, self: Adds, *args: Any) -> None:
+    begin(self, *args)
+    self.recovery = self.normal
 
 
-def recovery_has_no_bound() -> AbstractContextManager[None]:
-    def mutant(self: Adds, *args: Any) -> None:
-        _begin(self, *args)
-        self.recovery = Flight(1 << 62, 1 << 62)
-
-    return patched((Adds, "__init__", mutant))
+@MUTANTS.instead(Adds, "__init__", "recovery has no bound", "L3")
+def recovery_has_no_bound(begin: Any, self: Adds, *args: Any) -> None:
+    begin(self, *args)
+    self.recovery = Flight(1 << 62, 1 << 62)
 
 
-def recovering_streams_are_paused_for_others() -> AbstractContextManager[None]:
-    def mutant(self: Adds, stream: Any) -> bool:
-        return stream.pending_bytes > self._core.limits.stream_bytes_max or self.normal.full()
-
-    return patched((Adds, "_is_too_much", mutant))
+@MUTANTS.instead(Adds, "_is_too_much", "recovering streams are paused for others", "L3")
+def recovering_streams_are_paused_for_others(_: Any, self: Adds, stream: Any) -> bool:
+    return stream.pending_bytes > self._core.limits.stream_bytes_max or self.normal.full()
 
 
-def streams_have_no_bound() -> AbstractContextManager[None]:
-    def mutant(self: Adds, stream: Any) -> bool:
-        return (self.recovery if stream.recovering else self.normal).full()
-
-    return patched((Adds, "_is_too_much", mutant))
+@MUTANTS.instead(Adds, "_is_too_much", "streams have no bound", "L3")
+def streams_have_no_bound(_: Any, self: Adds, stream: Any) -> bool:
+    return (self.recovery if stream.recovering else self.normal).full()
 
 
-def frames_are_not_counted() -> AbstractContextManager[None]:
-    return patched(
-        (Flight, "full", lambda self: self.bytes > self.bytes_max),
-        (Flight, "refuses", lambda self: self.bytes > 2 * self.bytes_max),
-    )
+@MUTANTS.instead(Adds, "close", "streams that are gone wait on", "L3")
+def streams_that_are_gone_wait_on(close: Any, self: Adds, stream_id: int) -> None:
+    stream = self._streams.get(stream_id)
+    if stream:
+        self.normal.waiting += sum(message.frames.nbytes for message in stream.waiting)
+    close(self, stream_id)
 
 
-def nothing_is_refused() -> AbstractContextManager[None]:
-    return patched((Flight, "refuses", lambda self: False))
+@MUTANTS.instead(Adds, "attach", "sessions have no bound", "I13")
+def sessions_have_no_bound(attach: Any, self: Adds, event: Any) -> None:
+    self._sessions, kept = 0, self._sessions
+    attach(self, event)
+    self._sessions += kept
 
 
-def nobody_waits_for_room() -> AbstractContextManager[None]:
-    return patched((Flight, "holds_up", lambda self: False))
+@MUTANTS.instead(Lacs, "_persist", "LACs do not wait for the log", "P9")
+def lacs_do_not_wait_for_the_log(persist: Any, self: Lacs) -> None:
+    self._given.clear()
+    persist(self)
 
 
-def any_number_wait_for_room() -> AbstractContextManager[None]:
-    return patched((Flight, "holds_up", Flight.full))
+def _pop_first(self: FairQueue[Any], line: Any, stream: int) -> Any:
+    things = line[stream]
+    thing = things.popleft()
+    if not things:
+        del line[stream]
+    return thing
 
 
-def streams_that_are_gone_wait_on() -> AbstractContextManager[None]:
-    def mutant(self: Adds, stream_id: int) -> None:
-        stream = self._streams.get(stream_id)
-        if stream:
-            self.normal.waiting += sum(message.frames.nbytes for message in stream.waiting)
-        _close(self, stream_id)
-
-    return patched((Adds, "close", mutant))
-
-
-def streams_stay_paused() -> AbstractContextManager[None]:
-    return patched((Adds, "_resume", lambda self: None))
-
-
-def messages_are_kept_whole() -> AbstractContextManager[None]:
-    return patched((Adds, "_let_go", lambda self, message: None))
-
-
-def sessions_have_no_bound() -> AbstractContextManager[None]:
-    def mutant(self: Adds, event: Any) -> None:
-        self._sessions, kept = 0, self._sessions
-        _attach(self, event)
-        self._sessions += kept
-
-    return patched((Adds, "attach", mutant))
-
-
-def lacs_do_not_wait_for_the_log() -> AbstractContextManager[None]:
-    persist = Lacs._persist
-
-    def mutant(self: Lacs) -> None:
-        self._given.clear()
-        persist(self)
-
-    return patched((Lacs, "_persist", mutant))
-
-
-def first_come_first_served() -> AbstractContextManager[None]:
+@MUTANTS.instead(FairQueue, "put", "first come, first served", "L3", (FairQueue, "_pop", _pop_first))
+def first_come_first_served(put: Any, self: FairQueue[Any], stream: int, thing: Any, *, urgent: bool) -> None:
     """One line for all streams: who asks for most gets most."""
-
-    def mutant(self: FairQueue[Any], stream: int, thing: Any, *, urgent: bool) -> None:
-        _put(self, thing.stream, thing, urgent=urgent)
-
-    def pop(self: FairQueue[Any], line: Any, stream: int) -> Any:
-        things = line[stream]
-        thing = things.popleft()
-        if not things:
-            del line[stream]
-        return thing
-
-    return patched((FairQueue, "put", mutant), (FairQueue, "_pop", pop))
+    put(self, thing.stream, thing, urgent=urgent)
 
 
-def who_reads_goes_on_reading() -> AbstractContextManager[None]:
+@MUTANTS.instead(Reads, "_take_turn", "who reads goes on reading", "L3")
+def who_reads_goes_on_reading(take: Any, self: Reads, request: Any) -> bool:
     """The next part of an answer takes the room of the last one before anybody else may have it."""
-    take = Reads._take_turn
-
-    def mutant(self: Reads, request: Any) -> bool:
-        if not request.turn and self.turns.may(request.stream, request.fencing):
-            self._waiting.remove(request.stream, request)
-            request.turn, request.waiting = True, False
-            self.turns.take(request.stream)
-        return take(self, request)
-
-    return patched((Reads, "_take_turn", mutant))
+    if not request.turn and self.turns.may(request.stream, request.fencing):
+        self._waiting.remove(request.stream, request)
+        request.turn, request.waiting = True, False
+        self.turns.take(request.stream)
+    return take(self, request)
 
 
-def nothing_is_urgent() -> AbstractContextManager[None]:
-    def mutant(self: FairQueue[Any], stream: int, thing: Any, *, urgent: bool) -> None:
-        _put(self, stream, thing, urgent=False)
-
-    return patched((FairQueue, "put", mutant))
+@MUTANTS.instead(FairQueue, "put", "nothing is urgent", "L3")
+def nothing_is_urgent(put: Any, self: FairQueue[Any], stream: int, thing: Any, *, urgent: bool) -> None:
+    put(self, stream, thing, urgent=False)
 
 
-def urgent_ones_always_first() -> AbstractContextManager[None]:
-    take = FairQueue.take
-
-    def mutant(self: FairQueue[Any], may: Any) -> Any:
-        self._in_a_row = 0
-        return take(self, may)
-
-    return patched((FairQueue, "take", mutant))
+@MUTANTS.instead(FairQueue, "take", "urgent ones always first", "L3")
+def urgent_ones_always_first(take: Any, self: FairQueue[Any], may: Any) -> Any:
+    self._in_a_row = 0
+    return take(self, may)
 
 
-def no_room_is_kept_for_recovery() -> AbstractContextManager[None]:
-    full = Turns._is_full
-    return patched((Turns, "_is_full", lambda self, urgent, further=False: full(self, True, further=further)))
+@MUTANTS.instead(Turns, "_is_full", "no room is kept for recovery", "L3")
+def no_room_is_kept_for_recovery(full: Any, self: Any, urgent: Any, further: Any = False) -> Any:
+    return full(self, True, further=further)
 
 
-def one_stream_may_take_all_turns() -> AbstractContextManager[None]:
-    def mutant(self: Turns, stream: int | None, urgent: bool) -> bool:
-        return self._active - self._parts < self._unread_max and not self._is_full(urgent)
-
-    return patched((Turns, "may", mutant))
+@MUTANTS.instead(Turns, "may", "one stream may take all turns", "L3")
+def one_stream_may_take_all_turns(_: Any, self: Turns, stream: int | None, urgent: bool) -> bool:
+    return self._active - self._parts < self._unread_max and not self._is_full(urgent)
 
 
-def bytes_of_parts_are_not_counted() -> AbstractContextManager[None]:
-    fill = Turns.fill
-    return patched((Turns, "fill", lambda self, request, size: fill(self, request, 0)))
+@MUTANTS.instead(Turns, "fill", "bytes of parts are not counted", "I13")
+def bytes_of_parts_are_not_counted(fill: Any, self: Any, request: Any, size: Any) -> Any:
+    return fill(self, request, 0)
 
 
-def slow_readers_keep_their_room() -> AbstractContextManager[None]:
-    return patched((Turns, "stall", lambda self, stream: None))
+@MUTANTS.instead(Turns, "to_end", "slow readers are ended at once", "L3")
+def slow_readers_are_ended_at_once(_: Any, self: Turns, waiting: Any) -> int | None:
+    stream = next(iter(self.stalled), None)
+    if stream is not None:
+        del self.stalled[stream]
+    return stream
 
 
-def slow_readers_are_ended_at_once() -> AbstractContextManager[None]:
-    def mutant(self: Turns, waiting: Any) -> int | None:
-        stream = next(iter(self.stalled), None)
-        if stream is not None:
-            del self.stalled[stream]
-        return stream
-
-    return patched((Turns, "to_end", mutant))
-
-
-def once_slow_always_slow() -> AbstractContextManager[None]:
-    sent = Turns.sent
-
-    def mutant(self: Turns, request: Any) -> bool:
-        stalled = dict(self.stalled)
-        try:
-            return sent(self, request)
-        finally:
-            self.stalled = stalled
-
-    return patched((Turns, "sent", mutant))
+@MUTANTS.instead(Turns, "sent", "once slow, always slow", "L3")
+def once_slow_always_slow(sent: Any, self: Turns, request: Any) -> bool:
+    stalled = dict(self.stalled)
+    try:
+        return sent(self, request)
+    finally:
+        self.stalled = stalled
 
 
-def cancelled_ones_wait_on() -> AbstractContextManager[None]:
-    return patched((FairQueue, "remove", lambda self, stream, thing: None))
+@MUTANTS.instead(Requests, "_ask", "the storage is asked for everything", "L3")
+def storage_is_asked_for_everything(_: Any, self: Requests, request: Any, effect: Any) -> None:
+    self._send(effect)
 
 
-def storage_is_asked_for_everything() -> AbstractContextManager[None]:
-    def mutant(self: Requests, request: Any, effect: Any) -> None:
-        self._send(effect)
-
-    return patched((Requests, "_ask", mutant))
-
-
-def answers_to_nobody_are_not_counted() -> AbstractContextManager[None]:
-    answered = Requests._answered
-
-    def mutant(self: Requests, request_id: Any) -> None:
-        if request_id in self._by_id:
-            answered(self, request_id)
-
-    return patched((Requests, "_answered", mutant))
+@MUTANTS.instead(Requests, "_answered", "answers to nobody are not counted", "L3")
+def answers_to_nobody_are_not_counted(answered: Any, self: Requests, request_id: Any) -> None:
+    if request_id in self._by_id:
+        answered(self, request_id)
 
 
-def requests_of_a_stream_have_no_bound() -> AbstractContextManager[None]:
-    return patched((Requests, "_pause", lambda self, stream: None))
+@MUTANTS.instead(Requests, "_under_way_of", "who has few is refused for others", "L3")
+def who_has_few_is_refused_for_others(under_way: Any, self: Any, stream: Any) -> Any:
+    return under_way(self, stream) + 16
 
 
-def paused_for_ever() -> AbstractContextManager[None]:
-    return patched((Requests, "_resume", lambda self, stream: None))
-
-
-def who_has_few_is_refused_for_others() -> AbstractContextManager[None]:
-    under_way = Requests._under_way_of
-    return patched((Requests, "_under_way_of", lambda self, stream: under_way(self, stream) + 16))
-
-
-def watches_of_a_stream_have_no_bound() -> AbstractContextManager[None]:
-    return patched((Requests, "too_many_watches", lambda self, stream: None))
-
-
-ADMISSION_MUTANTS: tuple[tuple[str, str, Planted], ...] = (
-    ("recovery shares the room of normal adds", "L3", recovery_shares_the_room),
-    ("recovery has no bound", "L3", recovery_has_no_bound),
-    ("recovering streams are paused for others", "L3", recovering_streams_are_paused_for_others),
-    ("streams have no bound", "L3", streams_have_no_bound),
-    ("frames are not counted", "I13", frames_are_not_counted),
-    ("nothing is refused", "I13", nothing_is_refused),
-    ("nobody waits for room", "L3", nobody_waits_for_room),
-    ("any number wait for room", "I13", any_number_wait_for_room),
-    ("streams that are gone wait on", "L3", streams_that_are_gone_wait_on),
-    ("streams stay paused", "L3", streams_stay_paused),
-    ("messages are kept whole for a part", "I13", messages_are_kept_whole),
-    ("sessions have no bound", "I13", sessions_have_no_bound),
-    ("LACs do not wait for the log", "P9", lacs_do_not_wait_for_the_log),
-    ("who reads goes on reading", "L3", who_reads_goes_on_reading),
-    ("first come, first served", "L3", first_come_first_served),
-    ("nothing is urgent", "L3", nothing_is_urgent),
-    ("urgent ones always first", "L3", urgent_ones_always_first),
-    ("no room is kept for recovery", "L3", no_room_is_kept_for_recovery),
-    ("one stream may take all turns", "L3", one_stream_may_take_all_turns),
-    ("bytes of parts are not counted", "I13", bytes_of_parts_are_not_counted),
-    ("slow readers keep their room", "L3", slow_readers_keep_their_room),
-    ("slow readers are ended at once", "L3", slow_readers_are_ended_at_once),
-    ("once slow, always slow", "L3", once_slow_always_slow),
-    ("cancelled ones wait on", "I13", cancelled_ones_wait_on),
-    ("the storage is asked for everything", "L3", storage_is_asked_for_everything),
-    ("answers to nobody are not counted", "L3", answers_to_nobody_are_not_counted),
-    ("requests of a stream have no bound", "I13", requests_of_a_stream_have_no_bound),
-    ("paused for ever", "L3", paused_for_ever),
-    ("who has few is refused for others", "L3", who_has_few_is_refused_for_others),
-    ("watches of a stream have no bound", "I13", watches_of_a_stream_have_no_bound),
-)
-"""Name, rule, and what puts it back."""
+MUTANTS.add(
+    "frames are not counted", "I13",
+    (Flight, "full", lambda self: self.bytes > self.bytes_max),
+    (Flight, "refuses", lambda self: self.bytes > 2 * self.bytes_max),
+)  # fmt: skip
+MUTANTS.add("nothing is refused", "I13", (Flight, "refuses", lambda self: False))
+MUTANTS.add("nobody waits for room", "L3", (Flight, "holds_up", lambda self: False))
+MUTANTS.add("any number wait for room", "I13", (Flight, "holds_up", Flight.full))
+MUTANTS.add("streams stay paused", "L3", (Adds, "_resume", lambda self: None))
+MUTANTS.add("messages are kept whole for a part", "I13", (Adds, "_let_go", lambda self, message: None))
+MUTANTS.add("slow readers keep their room", "L3", (Turns, "stall", lambda self, stream: None))
+MUTANTS.add("cancelled ones wait on", "I13", (FairQueue, "remove", lambda self, stream, thing: None))
+MUTANTS.add("requests of a stream have no bound", "I13", (Requests, "_pause", lambda self, stream: None))
+MUTANTS.add("paused for ever", "L3", (Requests, "_resume", lambda self, stream: None))
+MUTANTS.add("watches of a stream have no bound", "I13", (Requests, "too_many_watches", lambda self, stream: None))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known defects of checkpoints, of recycling under them, of folding and of checks, put back while a context lasts."""
+"""Known defects of checkpoints, of recycling under them, of folding and of checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,10 @@ from bookie_server.storage.index.ledger_states import LedgerStates
 from bookie_server.storage.index.ledger_table import FENCED, HAS_KEY, NO_ABSENT, NO_ADDS, LedgerState
 from bookie_server.storage.maintenance.checkpointer import Checkpointer
 from bookie_server.storage.start import replay
-from tests.sim.mutants.storage import Planted, _nothing, _planted, _with_files
+from tests.sim.mutants.mutant import Change, Mutants, changed
+from tests.sim.mutants.storage import nothing, over_files
 
-_finish = Checkpointer._finish
-_find, _crc32c = replay.find_starting_point, blocks.crc32c
-_merged, _folded_rows = LedgerState.merged, state_rows._folded
-_trouble, _counting, _lookup = LedgerStates.trouble, LedgerStates.counting, LedgerIndex.lookup
+MUTANTS = Mutants()
 
 
 class _Agreeing(int):
@@ -38,146 +36,116 @@ class _Agreeing(int):
     __hash__ = int.__hash__
 
 
-def _agreeing(*args: Any) -> int:
-    return _Agreeing(_crc32c(*args))
+def _agreeing(crc32c: Any, *args: Any) -> int:
+    return _Agreeing(crc32c(*args))
 
 
-def _index_says(name: str, change: Callable[[Any], Any]) -> Planted:
-    return _planted((LedgerIndex, name, change(LedgerIndex.__dict__[name])))
+def _rows_without(flags: int = 0, *columns: str) -> Change:
+    def export(rows: Any, self: Any, first_ledger: int, limit: int) -> Any:
+        found = rows(self, first_ledger, limit).copy()
+        found["flags"] &= ~np.uint8(flags)
+        for name in columns:
+            found[name] = 0
+        return found
+
+    return changed(LedgerIndex, "export_ledgers", export)
 
 
-def _rows_without(flags: int = 0, *columns: str) -> Planted:
-    def change(rows: Callable[..., Any]) -> Callable[..., Any]:
-        def without(self: Any, first_ledger: int, limit: int) -> Any:
-            found = rows(self, first_ledger, limit).copy()
-            found["flags"] &= ~np.uint8(flags)
-            for name in columns:
-                found[name] = 0
-            return found
-
-        return without
-
-    return _index_says("export_ledgers", change)
+@MUTANTS.instead(LedgerIndex, "generations", "a checkpoint claims what is not sealed yet", "S4")
+def claims_everything(generations: Any, self: Any) -> tuple[Sequence[int], Sequence[int], int]:
+    sealed, unsealed, newest = generations(self)
+    return sealed, (), max(newest, *unsealed, 0)
 
 
-def _claims_everything(generations: Callable[..., Any]) -> Callable[..., Any]:
-    def claim(self: Any) -> tuple[Sequence[int], Sequence[int], int]:
-        sealed, unsealed, newest = generations(self)
-        return sealed, (), max(newest, *unsealed, 0)
-
-    return claim
+@MUTANTS.instead(LedgerIndex, "generations", "a checkpoint counts on no segment", "S4")
+def counts_on_nothing(generations: Any, self: Any) -> tuple[Sequence[int], Sequence[int], int]:
+    return ((), *generations(self)[1:])
 
 
-def _counts_on_nothing(generations: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self: ((), *generations(self)[1:])
+@MUTANTS.instead(replay, "find_starting_point", "a checkpoint that is lost goes unnoticed", "S8")
+def unnoticed(find: Any, directory: Any) -> Any:
+    return replace(find(directory), lost=False, damage=())
 
 
-def _no_tombstones(deleted: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda self: np.empty((0, 2), np.int64)
-
-
-def _unnoticed(directory: Any) -> Any:
-    return replace(_find(directory), lost=False, damage=())
-
-
-def _drop_ends_limbo(self: Any, other: Any) -> Any:
+@MUTANTS.instead(LedgerState, "merged", "a drop ends limbo", "S4")
+def drop_ends_limbo(merged: Any, self: Any, other: Any) -> Any:
     """Of a record of a drop, and of a checkpoint's row of a ledger with a dropped copy."""
-    state, bits = _merged(self, other), NO_ABSENT | NO_ADDS
+    state, bits = merged(self, other), NO_ABSENT | NO_ADDS
     return state._replace(flags=state.flags & ~bits | other.flags & bits) if other.flags & bits else state
 
 
-def _one_bit_a_ledger(rows: Any, ids: Any) -> Any:
-    result = _folded_rows(rows, ids)
+@MUTANTS.instead(state_rows, "_folded", "a drop ends limbo at the next start", "S4")
+def one_bit_a_ledger(folded_rows: Any, rows: Any, ids: Any) -> Any:
+    result = folded_rows(rows, ids)
     result["flags"] &= ~np.where(result["dropped"] > 0, NO_ADDS, 0).astype(np.uint8)
     return result
 
 
-def _lesser_generation(self: Any, other: Any) -> Any:
-    state = _merged(self, other)
+@MUTANTS.instead(LedgerState, "merged", "the lesser generation of two drops holds", "S4")
+def lesser_generation(merged: Any, self: Any, other: Any) -> Any:
+    state = merged(self, other)
     return state._replace(dropped=min(self.dropped, other.dropped)) if self.dropped and other.dropped else state
 
 
-def _lesser_generations(rows: Any, ids: Any) -> Any:
-    result, dropped = _folded_rows(rows, ids), rows[rows["dropped"] > 0]
+@MUTANTS.instead(state_rows, "_folded", "the lesser generation of two drops holds at the next start", "S4")
+def lesser_generations(folded_rows: Any, rows: Any, ids: Any) -> Any:
+    result, dropped = folded_rows(rows, ids), rows[rows["dropped"] > 0]
     for row in result:
         mine = dropped["dropped"][dropped["ledger"] == row["ledger"]]
         row["dropped"] = mine.min() if mine.size else 0
     return result
 
 
-def _dropped_copies_deny(self: Any, state: Any) -> Reason:
-    found = _trouble(self, state)
+@MUTANTS.instead(LedgerStates, "trouble", "what a dropped copy lacks is denied", "S4")
+def dropped_copies_deny(trouble: Any, self: Any, state: Any) -> Reason:
+    found = trouble(self, state)
     return Reason.REASON_NONE if found is Reason.COPY_DROPPED else found
 
 
-def _of_the_unknown_alone(self: Any, state: Any) -> Reason:
+@MUTANTS.instead(LedgerStates, "trouble", "limbo of every ledger holds for unknown ones alone", "S8")
+def of_the_unknown_alone(trouble: Any, self: Any, state: Any) -> Reason:
     every, self._of_every_ledger = self._of_every_ledger, 0 if state is not None else self._of_every_ledger
     try:
-        return _trouble(self, state)
+        return trouble(self, state)
     finally:
         self._of_every_ledger = every
 
 
-def _newer_ones_are_dead(self: Any, generation: int, rows: Any) -> Any:
-    return _counting(self, 0, rows)
+@MUTANTS.instead(LedgerStates, "counting", "what is added after a drop is dead too", "S4")
+def newer_ones_are_dead(counting: Any, self: Any, generation: int, rows: Any) -> Any:
+    return counting(self, 0, rows)
 
 
-def _nothing_is_found(self: Any, ledger_id: int, *args: Any, **named: Any) -> Any:
-    found = _lookup(self, ledger_id, *args, **named)
+@MUTANTS.instead(LedgerIndex, "lookup", "nothing is found of a ledger in limbo", "S4")
+def nothing_is_found(lookup: Any, self: Any, ledger_id: int, *args: Any, **named: Any) -> Any:
+    found = lookup(self, ledger_id, *args, **named)
     trouble = self.folded(ledger_id)[1]
     if not trouble or found.unresolved or self.is_deleted(ledger_id):
         return found
     return Lookup((), (), (EntryRange(args[0], found.through, trouble),), (), found.through)
 
 
-CHECKPOINT_MUTANTS: list[tuple[str, str, Planted]] = [
-    (
-        "a checkpoint is believed before it is durable", "S4",
-        _planted((Checkpointer, "_finish", _with_files(
-            _finish, sync_data=lambda _: _nothing, rename=lambda files: files._replace
-        ))),
-    ),
-    ("a checkpoint is not named by IDENTITY", "S4", _planted((DataDirectory, "record_checkpoint", _nothing))),
-    (
-        "segments are recycled without a checkpoint", "S4",
-        _planted(
-            (Checkpointer, "may_recycle", lambda self, generation: True), (Checkpointer, "start", lambda self: False)
-        ),
-    ),
-    (
-        "a checkpoint claims what is not sealed yet", "S4",
-        _index_says("generations", _claims_everything),
-    ),
-    ("a checkpoint counts on no segment", "S4", _index_says("generations", _counts_on_nothing)),
-    ("a fence is not in a checkpoint (D5)", "S4", _rows_without(FENCED)),
-    ("a key is not in a checkpoint", "S4", _rows_without(HAS_KEY)),
-    ("a LAC is not in a checkpoint", "S4", _rows_without(0, "lac_bytes")),
-    ("limbo is not in a checkpoint", "S4", _rows_without(NO_ABSENT | NO_ADDS)),
-    ("a checkpoint does not say which segments a drop was about", "S4", _rows_without(0, "dropped")),
-    (
-        "a tombstone is not in a checkpoint (D18)", "S4",
-        _index_says("deleted_intervals", _no_tombstones),
-    ),
-    ("a checkpoint that is lost goes unnoticed", "S8", _planted((replay, "find_starting_point", _unnoticed))),
-    ("the checks of checkpoints and indexes are not compared", "S7", _planted((blocks, "crc32c", _agreeing))),
-    ("the checks of group headers are not compared", "S3", _planted((segment, "crc32c", _agreeing))),
-    (
-        "two keys in the log are no trouble", "S4",
-        _planted((ledger_states, "KEY_CONFLICT", 0)),
-    ),
-    ("a drop ends limbo", "S4", _planted((LedgerState, "merged", _drop_ends_limbo))),
-    ("a drop ends limbo at the next start", "S4", _planted((state_rows, "_folded", _one_bit_a_ledger))),
-    ("the lesser generation of two drops holds", "S4", _planted((LedgerState, "merged", _lesser_generation))),
-    ("the lesser generation of two drops holds at the next start", "S4",
-     _planted((state_rows, "_folded", _lesser_generations))),
-    ("what a dropped copy lacks is denied", "S4", _planted((LedgerStates, "trouble", _dropped_copies_deny))),
-    ("limbo of every ledger holds for unknown ones alone", "S8",
-     _planted((LedgerStates, "trouble", _of_the_unknown_alone))),
-    ("what is added after a drop is dead too", "S4", _planted((LedgerStates, "counting", _newer_ones_are_dead))),
-    ("nothing is found of a ledger in limbo", "S4", _planted((LedgerIndex, "lookup", _nothing_is_found))),
-    (
-        "one of two keys is taken in silence", "S4",
-        _planted((ledger_table, "KEY_CONFLICT", 0), (state_rows, "KEY_CONFLICT", 0)),
-    ),
-]  # fmt: skip
-"""Name, rule, context."""
+MUTANTS.add(
+    "a checkpoint is believed before it is durable", "S4",
+    over_files(Checkpointer, "_finish", sync_data=lambda _: nothing, rename=lambda files: files._replace),
+)  # fmt: skip
+MUTANTS.add("a checkpoint is not named by IDENTITY", "S4", (DataDirectory, "record_checkpoint", nothing))
+MUTANTS.add(
+    "segments are recycled without a checkpoint", "S4",
+    (Checkpointer, "may_recycle", lambda self, generation: True), (Checkpointer, "start", lambda self: False),
+)  # fmt: skip
+MUTANTS.add("a fence is not in a checkpoint (D5)", "S4", _rows_without(FENCED))
+MUTANTS.add("a key is not in a checkpoint", "S4", _rows_without(HAS_KEY))
+MUTANTS.add("a LAC is not in a checkpoint", "S4", _rows_without(0, "lac_bytes"))
+MUTANTS.add("limbo is not in a checkpoint", "S4", _rows_without(NO_ABSENT | NO_ADDS))
+MUTANTS.add("a checkpoint does not say which segments a drop was about", "S4", _rows_without(0, "dropped"))
+MUTANTS.add(
+    "a tombstone is not in a checkpoint (D18)", "S4",
+    (LedgerIndex, "deleted_intervals", lambda self: np.empty((0, 2), np.int64)),
+)  # fmt: skip
+MUTANTS.add("the checks of checkpoints and indexes are not compared", "S7", changed(blocks, "crc32c", _agreeing))
+MUTANTS.add("the checks of group headers are not compared", "S3", changed(segment, "crc32c", _agreeing))
+MUTANTS.add("two keys in the log are no trouble", "S4", (ledger_states, "KEY_CONFLICT", 0))
+MUTANTS.add(
+    "one of two keys is taken in silence", "S4", (ledger_table, "KEY_CONFLICT", 0), (state_rows, "KEY_CONFLICT", 0)
+)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every shortcut that would make the garbage collector delete what is live (I12, RULES S9), or never delete: put back
-while a context lasts. ``CollectorWorld`` finds each."""
+"""Every shortcut that would make the garbage collector delete what is live (I12, RULES S9), or never delete.
+``CollectorWorld`` finds each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bk_core.metadata.tree.store import TreeStore
@@ -12,19 +13,24 @@ from bookie_server.garbage import collector as gc
 from bookie_server.garbage.collector import Collector, Forget, Hinted, Looked, LookFailed, SetTimer
 from bookie_server.garbage.garbage_thread import StoreEvidence
 from tests.sim.collector_schedule import LaggingStore
-from tests.sim.mutants.storage import Planted, _planted
+from tests.sim.mutants.mutant import Change, Mutants, changed
 
-_begin, _step, _looked = Collector.__init__, Collector.step, Collector._looked
-
-
-def _hurried(self: Collector, event: gc.Event) -> list[gc.Effect]:
-    return [SetTimer(e.timer, 0) if isinstance(e, SetTimer) and e.timer > 0 else e for e in _step(self, event)]
+MUTANTS = Mutants()
 
 
-def _looked_once(self: Collector, event: Looked) -> None:
+@MUTANTS.instead(Collector, "step", "no grace", "S9")
+def hurried(step: Any, self: Collector, event: gc.Event) -> list[gc.Effect]:
+    return [SetTimer(e.timer, 0) if isinstance(e, SetTimer) and e.timer > 0 else e for e in step(self, event)]
+
+
+@MUTANTS.instead(Collector, "_looked", "no second look", "S9")
+def looked_once(looked: Any, self: Collector, event: Looked) -> None:
     if event.look in self._looks:
         self._looks[event.look].session = event.session
-    _looked(self, event)
+    looked(self, event)
+
+
+_looked = Collector._looked
 
 
 def _found_is_not_read(self: Collector, event: Looked) -> None:
@@ -52,33 +58,28 @@ def _hint_trusted(self: Collector, event: Hinted) -> None:
     self._effects.append(Forget(tuple(event.ledger_ids)))
 
 
-def _handled(event: type, handler: Callable[[Any, Any], None]) -> tuple[Any, str, Any]:
-    """A collector that handles the event so."""
+def _handled(event: type, handler: Callable[[Any, Any], None]) -> Change:
+    """Return the change by which a collector handles the event so."""
 
-    def init(self: Collector, config: gc.CollectorConfig | None = None) -> None:
-        _begin(self, config)
-        self._handlers[event] = lambda one: handler(self, one)
+    def init(begin: Any, self: Collector, *args: Any) -> None:
+        begin(self, *args)
+        self._handlers[event] = partial(handler, self)
 
-    return Collector, "__init__", init
+    return changed(Collector, "__init__", init)
 
 
-COLLECTOR_MUTANTS: list[tuple[str, str, Planted]] = [
-    ("no grace", "S9", _planted((Collector, "step", _hurried))),
-    ("no second look", "S9", _planted((Collector, "_looked", _looked_once))),
-    ("no sync", "S9", _planted((LaggingStore, "sync", lambda _: None))),
-    ("an error counts as gone", "S9", _planted(_handled(LookFailed, _delete_on_error))),
-    ("the list is trusted, short or empty", "S9", _planted(_handled(gc.Compared, _list_trusted))),
-    ("a hint is trusted", "S9", _planted(_handled(Hinted, _hint_trusted))),
-    ("what was found is not read", "S9", _planted(_handled(Looked, _found_is_not_read))),
-    ("a root that is gone counts", "S9", _planted((LaggingStore, "confirm_cluster", lambda _: None))),
-    (
-        "the cluster's id is remembered, not read", "S9",
-        _planted((TreeStore, "confirm_cluster", lambda self: self.instance_id() and None)),
-    ),
-    (
-        "a store put back to before the start counts", "S9",
-        _planted((StoreEvidence, "_check_store", lambda self: self._store.confirm_cluster())),
-    ),
-    ("a look that failed is never made again", "S9", _planted(_handled(LookFailed, _never_again_after_an_error))),
-]  # fmt: skip
-"""Name, rule, context."""
+MUTANTS.add("no sync", "S9", (LaggingStore, "sync", lambda _: None))
+MUTANTS.add("an error counts as gone", "S9", _handled(LookFailed, _delete_on_error))
+MUTANTS.add("the list is trusted, short or empty", "S9", _handled(gc.Compared, _list_trusted))
+MUTANTS.add("a hint is trusted", "S9", _handled(Hinted, _hint_trusted))
+MUTANTS.add("what was found is not read", "S9", _handled(Looked, _found_is_not_read))
+MUTANTS.add("a root that is gone counts", "S9", (LaggingStore, "confirm_cluster", lambda _: None))
+MUTANTS.add(
+    "the cluster's id is remembered, not read", "S9",
+    (TreeStore, "confirm_cluster", lambda self: self.instance_id() and None),
+)  # fmt: skip
+MUTANTS.add(
+    "a store put back to before the start counts", "S9",
+    (StoreEvidence, "_check_store", lambda self: self._store.confirm_cluster()),
+)  # fmt: skip
+MUTANTS.add("a look that failed is never made again", "S9", _handled(LookFailed, _never_again_after_an_error))

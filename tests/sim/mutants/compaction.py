@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known defects of what compaction reads, joins and learns, put back while a context lasts. Those of its order and of
+"""Known defects of what compaction reads, joins and learns: those of its order and of
 giving segments back are in ``maintenance.py``."""
 
 from __future__ import annotations
@@ -16,18 +16,15 @@ from bookie_server.storage.index.segment_directory import SegmentDirectory
 from bookie_server.storage.maintenance.compaction import SegmentCompactor
 from bookie_server.storage.maintenance.sealed import live_frames
 from bookie_server.storage.maintenance.sealed.live_frames import LiveFrames
-from tests.sim.mutants.storage import Planted, _planted
+from tests.sim.mutants.mutant import Mutants
 
-_open, _write, _second_look, _numbers = (
-    SegmentCompactor._open,
-    SegmentCompactor._write,
-    LiveFrames._second_look,
-    _Columns._numbers,
-)
-_are_right = LiveFrames._are_right
+MUTANTS = Mutants()
+
+_BELIEVED = (joined_frames, "_is_proven", lambda frame: True)
 
 
-def _intact_ones(self: Any) -> Any:
+@MUTANTS.instead(LiveFrames, "next", "compaction skips what is damaged (D9)", "S5")
+def intact_ones(_: Any, self: Any) -> Any:
     """What is damaged is left out, the rest of the segment goes on."""
     rows = self._rows[self._windows.pop()]
     start = int(rows["offset"][0]) // 4096 * 4096
@@ -35,11 +32,13 @@ def _intact_ones(self: Any) -> Any:
     return self._found(rows, self._window(start, end - start), start)[0]
 
 
-def _unchecked(self: Any, view: Any, starts: Any, heads: Any, offset: int) -> Any:
+@MUTANTS.instead(LiveFrames, "_are_right", "compaction checks no checksum", "S5")
+def unchecked(_: Any, self: Any, view: Any, starts: Any, heads: Any, offset: int) -> Any:
     return np.ones(heads.size, dtype=np.bool_)
 
 
-def _unstamped(self: Any, view: Any, starts: Any, heads: Any, offset: int) -> Any:
+@MUTANTS.instead(LiveFrames, "_are_right", "compaction checks no stamp", "S5")
+def unstamped(are_right: Any, self: Any, view: Any, starts: Any, heads: Any, offset: int) -> Any:
     """Checksums without the placement stamp."""
     heads = heads.copy()
     seeds = [self._seed] * heads.size
@@ -48,65 +47,54 @@ def _unstamped(self: Any, view: Any, starts: Any, heads: Any, offset: int) -> An
     packed = np.ascontiguousarray(heads).view(np.uint8).reshape(-1, 64)
     places[:, 1] = np.ascontiguousarray(packed[:, 52:60]).view("<u8")[:, 0]
     heads["tag"] = list(map(live_frames.crc32c, places.view("V16")[:, 0].tolist(), seeds))
-    return _are_right(self, view, starts, heads, offset)
+    return are_right(self, view, starts, heads, offset)
 
 
-def _looked_at_once(self: Any, row: Any) -> Any:
+@MUTANTS.instead(LiveFrames, "_second_look", "compaction trusts the page cache", "S5")
+def looked_at_once(_: Any, self: Any, row: Any) -> Any:
     ledger_id, offset, size, bits = (int(row[name]) for name in ("ledger", "offset", "size", "bits"))
     place = live_frames.Place(self._generation, offset, size, ledger_id if bits & 2 else -1)
     self.damage.append((ledger_id, place))
 
 
-def _tiled(rows: Any, heads: Any, offsets: Any, of: Any) -> Any:
+@MUTANTS.instead(live_frames, "_tiled", "a run need not hold all its ids", "S7")
+def tiled(_: Any, rows: Any, heads: Any, offsets: Any, of: Any) -> Any:
     return np.ones(rows.size, dtype=np.bool_)
 
 
-def _dropped_first(self: Any, work: Any) -> None:
-    """The old segment leaves the index before the copies are in it."""
-    _open(self, work)
+@MUTANTS.instead(SegmentCompactor, "_open", "a segment leaves the index before its copies", "S4")
+def dropped_first(begin: Any, self: Any, work: Any) -> None:
+    begin(self, work)
     if work.is_open:
         self._port.ask(lambda index: index.drop_segment(work.generation))
 
 
-def _refused_is_done(self: Any, work: Any, copies: Any) -> int:
+@MUTANTS.instead(SegmentCompactor, "_write", "what a full disk refused counts as copied", "S4")
+def refused_is_done(write: Any, self: Any, work: Any, copies: Any) -> int:
     try:
-        return _write(self, work, copies)
+        return write(self, work, copies)
     except DataDirectoryError:
         work.copies, work.copied = None, 0
         return 1
 
 
-def _all_of_it_lives(self: Any, generation: int) -> Any:
+@MUTANTS.instead(SegmentDirectory, "ledgers_in", "what is dead is copied", "S4")
+def all_of_it_lives(_: Any, self: Any, generation: int) -> Any:
     """What compaction asks for is every ledger that was ever in the segment."""
     return self._ledgers_of[generation]
 
 
-def _place_anywhere(self: Any, copies: Any) -> None:
+@MUTANTS.instead(LedgerIndex, "place_copies", "a sealed segment is taken for one being written", "S4")
+def place_anywhere(_: Any, self: Any, copies: Any) -> None:
     for generation, rows in copies.items():
         self.add_rows(generation, rows)
 
 
-def _of_the_entry_before(self: Any, flag: int, at: Any, otherwise: Any) -> Any:
-    numbers = _numbers(self, flag, at, otherwise)
+@MUTANTS.instead(_Columns, "_numbers", "joined entries have the LAC of the one before", "P6", _BELIEVED)
+def of_the_entry_before(numbers_of: Any, self: Any, flag: int, at: Any, otherwise: Any) -> Any:
+    numbers = numbers_of(self, flag, at, otherwise)
     return np.roll(numbers, 1) if flag == joined_frames.LACS else numbers
 
 
-_BELIEVED = (joined_frames, "_is_proven", lambda frame: True)
-
-COMPACTION_MUTANTS: list[tuple[str, str, Planted]] = [
-    ("compaction skips what is damaged (D9)", "S5", _planted((LiveFrames, "next", _intact_ones))),
-    ("compaction checks no checksum", "S5", _planted((LiveFrames, "_are_right", _unchecked))),
-    ("compaction checks no stamp", "S5", _planted((LiveFrames, "_are_right", _unstamped))),
-    ("compaction trusts the page cache", "S5", _planted((LiveFrames, "_second_look", _looked_at_once))),
-    ("a run need not hold all its ids", "S7", _planted((live_frames, "_tiled", _tiled))),
-    ("a segment leaves the index before its copies", "S4", _planted((SegmentCompactor, "_open", _dropped_first))),
-    ("what a full disk refused counts as copied", "S4", _planted((SegmentCompactor, "_write", _refused_is_done))),
-    ("what is dead is copied", "S4", _planted((SegmentDirectory, "ledgers_in", _all_of_it_lives))),
-    ("a sealed segment is taken for one being written", "S4",
-     _planted((LedgerIndex, "place_copies", _place_anywhere))),
-    ("joined entries have the LAC of the one before", "P6", _planted((_Columns, "_numbers", _of_the_entry_before),
-                                                                    _BELIEVED)),
-    ("joined entries lose their ledger lengths", "P6", _planted((joined_frames, "LEDGER_LENGTHS", 0), _BELIEVED)),
-    ("wrong digests get our checksum", "P6", _planted(_BELIEVED)),
-]  # fmt: skip
-"""Name, rule, context."""
+MUTANTS.add("joined entries lose their ledger lengths", "P6", (joined_frames, "LEDGER_LENGTHS", 0), _BELIEVED)
+MUTANTS.add("wrong digests get our checksum", "P6", _BELIEVED)

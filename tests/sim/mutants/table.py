@@ -11,29 +11,34 @@ import gc
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from tests.sim.campaign import runner_of
 from tests.sim.exhaustive.scopes import scope
 from tests.sim.exhaustive.search import explore
 from tests.sim.log_fan_out import run_fan_out_schedule
 from tests.sim.logs import run_log_schedule
-from tests.sim.mutants import apache, exhaustive, fan_out, heal, logs, protocol, quorum_end
-from tests.sim.mutants.admission import ADMISSION_MUTANTS
-from tests.sim.mutants.checkpoints import CHECKPOINT_MUTANTS
-from tests.sim.mutants.collector import COLLECTOR_MUTANTS
-from tests.sim.mutants.compaction import COMPACTION_MUTANTS
-from tests.sim.mutants.damage import DAMAGE_MUTANTS
-from tests.sim.mutants.maintenance import MAINTENANCE_MUTANTS
-from tests.sim.mutants.marks import MARK_MUTANTS
-from tests.sim.mutants.spread import SPREAD_MUTANTS
-from tests.sim.mutants.storage import STORAGE_MUTANTS
-from tests.sim.schedule import ENGINES, run_schedule
+from tests.sim.mutants import (
+    admission,
+    apache,
+    checkpoints,
+    collector,
+    compaction,
+    damage,
+    exhaustive,
+    fan_out,
+    heal,
+    logs,
+    maintenance,
+    protocol,
+    quorum_end,
+    spread,
+    storage,
+)
+from tests.sim.mutants.mutant import Mutant
 from tests.sim.scripts import SCRIPTS
-
-Planted = Callable[[], AbstractContextManager[None]]
 
 EQUIVALENT = (
     ("D18", "a ledger that is deleted is forgotten and comes back by a late add",
@@ -57,15 +62,13 @@ EQUIVALENT = (
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One mutant, and the attempts to find it. ``attempts`` yields calls that raise an error on a violation. A report
+    """A mutant, and the attempts to find it. ``attempts`` returns calls that raise an error on a violation. A report
     names an attempt by its ``engine`` and ``name`` if it has them (``attempts.Attempt``)."""
 
-    name: str
-    rule: str
+    mutant: Mutant
     engine: str
-    planted: Planted
-    attempts: Callable[[], Iterator[Callable[[], object]]]
-    unit: str = "schedules"
+    attempts: Callable[[], Iterable[Callable[[], object]]]
+    unit: str
 
     @property
     def profile(self) -> str:
@@ -89,97 +92,66 @@ class Verdict:
 
 
 def cases() -> list[Case]:
-    """Every mutant, grouped by engine."""
-    return [*_exhaustive(), *_protocol(), *_heal(), *_quorum(), *_bookie(), *_logs()]
-
-
-def _exhaustive() -> Iterator[Case]:
-    for m in exhaustive.MUTANTS:
-
-        def search(m: exhaustive.Mutant = m) -> Iterator[Callable[[], None]]:
-            def look() -> None:
-                found = explore(scope(m.scope), seconds=120)
-                if found.violation is not None:
-                    error = AssertionError(found.violation.problem)
-                    error.states = found.states
-                    raise error
-
-            yield look
-
-        yield Case(m.name, m.rule, f"exhaustive {m.scope}", m.planted, search, "states")
-
-
-def _protocol() -> Iterator[Case]:
-    for engine, mutants, tries in (
-        ("random", protocol.MUTANTS, _random),
-        ("apache", apache.MUTANTS, lambda: _random("apache")),
-    ):
-        for m in mutants:
-            if m.script:
-                yield Case(m.name, m.rule, f"script: {m.script}", m.planted, lambda s=m.script: iter([SCRIPTS[s]]))
-            else:
-                yield Case(m.name, m.rule, engine, m.planted, tries)
-
-
-def _heal() -> Iterator[Case]:
+    """Return every mutant with its attempts, grouped by engine."""
     from tests.protocol import test_recovery
     from tests.protocol.replication import test_replication
-
-    stories = vars(test_recovery) | vars(test_replication)
-    for name, rule, planted in heal.MUTANTS:
-        story = heal.STORIES.get(name)
-        if story is None:
-            yield Case(name, rule, "heal", planted, lambda: _random("heal"))
-        else:
-            yield Case(name, rule, "heal", planted, lambda run=stories[story]: iter([run]), "stories")
-
-
-def _quorum() -> Iterator[Case]:
-    for name, rule, planted in quorum_end.MUTANTS:
-        yield Case(name, rule, "quorum", planted, lambda: _random("quorum"))
-
-
-def _random(profile: str = "protocol") -> Iterator[Callable[[], None]]:
-    seed = 0
-    while True:
-
-        def run(seed: int = seed) -> None:
-            outcome = run_schedule(seed, ENGINES[seed % len(ENGINES)], profile)
-            assert outcome.violation is None, f"{outcome.engine} seed {seed}: {outcome.violation}"
-
-        yield run
-        seed += 1
-
-
-def _bookie() -> Iterator[Case]:
     from tests.sim import attempts  # which imports many tests
     from tests.sim.collector_schedule import CollectorWorld
     from tests.sim.spread_schedule import run_spread_schedule
 
-    of_storage = (*STORAGE_MUTANTS, *MARK_MUTANTS, *CHECKPOINT_MUTANTS, *MAINTENANCE_MUTANTS)
-    engines: list[tuple[str, Sequence[tuple[str, str, Planted]], Callable[[], Iterator[Callable[[], object]]]]] = [
-        ("disk", of_storage, attempts.of_storage),
-        ("disk", COMPACTION_MUTANTS, lambda: iter(attempts.COMPACTION)),
-        ("disk", DAMAGE_MUTANTS, lambda: iter(attempts.DAMAGE)),
-        ("stories", ADMISSION_MUTANTS, lambda: iter(attempts.ADMISSION)),
-        ("collector", COLLECTOR_MUTANTS, lambda: _seeds(lambda seed: CollectorWorld(seed).run())),
-        ("directories", SPREAD_MUTANTS, lambda: _seeds(run_spread_schedule)),
+    stories = vars(test_recovery) | vars(test_replication)
+    of_storage = (*storage.MUTANTS, *checkpoints.MUTANTS, *maintenance.MUTANTS)
+    engines: list[tuple[str, str, Iterable[Mutant], Callable[[], Iterable[Callable[[], object]]]]] = [
+        ("exhaustive", "states", exhaustive.MUTANTS, tuple),
+        ("random", "schedules", protocol.MUTANTS, partial(_random, "protocol")),
+        ("apache", "schedules", apache.MUTANTS, partial(_random, "apache")),
+        ("heal", "schedules", heal.MUTANTS, partial(_random, "heal")),
+        ("quorum", "schedules", quorum_end.MUTANTS, partial(_random, "quorum")),
+        ("disk", "attempts", of_storage, attempts.of_storage),
+        ("disk", "attempts", compaction.MUTANTS, lambda: attempts.COMPACTION),
+        ("disk", "attempts", damage.MUTANTS, lambda: attempts.DAMAGE),
+        ("stories", "attempts", admission.MUTANTS, lambda: attempts.ADMISSION),
+        ("collector", "attempts", collector.MUTANTS, partial(_seeds, lambda seed: CollectorWorld(seed).run())),
+        ("directories", "attempts", spread.MUTANTS, partial(_seeds, run_spread_schedule)),
+        ("logs", "schedules", logs.MUTANTS, partial(_seeds, run_log_schedule)),
+        ("logs", "schedules", fan_out.MUTANTS, partial(_seeds, run_fan_out_schedule)),
     ]
-    for engine, mutants, tries in engines:
-        for name, rule, planted in mutants:
-            yield Case(name, rule, engine, planted, tries, "attempts")
+
+    def case(mutant: Mutant, engine: str, tries: Callable[[], Iterable[Callable[[], object]]], unit: str) -> Case:
+        shown_by = mutant.shown_by
+        if shown_by in SCRIPTS:
+            return Case(mutant, f"script: {shown_by}", lambda: [SCRIPTS[shown_by]], unit)
+        if shown_by in stories:
+            return Case(mutant, engine, lambda: [stories[shown_by]], "stories")
+        if shown_by:
+            return Case(mutant, f"exhaustive {shown_by}", lambda: [partial(_search, shown_by)], unit)
+        return Case(mutant, engine, tries, unit)
+
+    return [case(mutant, engine, tries, unit) for engine, unit, mutants, tries in engines for mutant in mutants]
+
+
+def _search(name: str) -> None:
+    """Search a scope. The error for a violation says after how many ``states`` it was found."""
+    found = explore(scope(name), seconds=120)
+    if found.violation is not None:
+        error = AssertionError(found.violation.problem)
+        error.states = found.states
+        raise error
+
+
+def _random(profile: str) -> Iterator[Callable[[], object]]:
+    schedule = runner_of(profile)
+
+    def run(seed: int) -> None:
+        outcome = schedule(seed)
+        assert outcome.violation is None, f"{outcome.engine} seed {seed}: {outcome.violation}"
+
+    return _seeds(run)
 
 
 def _seeds(run: Callable[[int], object]) -> Iterator[Callable[[], object]]:
     for seed in itertools.count():
         yield partial(run, seed)
-
-
-def _logs() -> Iterator[Case]:
-    for name, rule, planted in logs.MUTANTS:
-        yield Case(name, rule, "logs", planted, lambda: _seeds(run_log_schedule))
-    for name, rule, planted in fan_out.MUTANTS:
-        yield Case(name, rule, "logs", planted, lambda: _seeds(run_fan_out_schedule))
 
 
 def _check_clean(attempt: Callable[[], object], mutant: str) -> None:
@@ -197,9 +169,9 @@ def try_case(name: str, seconds: float) -> Verdict:
 
     logging.disable(logging.CRITICAL)
     gc.set_threshold(20_000, 5, 1_000)
-    case = next(found for found in cases() if found.name == name)
+    case = next(found for found in cases() if found.mutant.name == name)
     began, count, killed, engine = time.process_time(), 0, "", case.engine
-    with case.planted():
+    with case.mutant.planted():
         for attempt in case.attempts():
             count += 1
             engine = getattr(attempt, "engine", case.engine)
@@ -215,5 +187,5 @@ def try_case(name: str, seconds: float) -> Verdict:
             if killed or time.process_time() - began > seconds:
                 break
     if killed and case.unit != "states":  # scopes without a defect: tests/sim/test_exhaustive.py
-        _check_clean(attempt, case.name)
-    return Verdict(case.name, case.rule, engine, count, case.unit, time.process_time() - began, killed)
+        _check_clean(attempt, name)
+    return Verdict(name, case.mutant.rule, engine, count, case.unit, time.process_time() - began, killed)
