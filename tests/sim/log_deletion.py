@@ -19,7 +19,7 @@ from bk_core.logs.model.deleted import DeletedLog
 from tests.sim.log_actors import Publisher, Stage
 from tests.sim.log_limits import WINDOWS, small_limits
 from tests.sim.log_runner import Runner
-from tests.sim.logs import SETTLE_STEPS, STEPS, UUID, LogOutcome, LogViolation, LogWorld, _digest, require
+from tests.sim.logs import STEPS, UUID, LogOutcome, LogWorld, play, require
 
 DELETION = 0.12
 """How often the next actor that arrives wants to delete the log."""
@@ -116,17 +116,9 @@ class DeletingStage(Stage):
             world.reached["log kept"] += 1
 
 
-def run_deletion_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
+def run_deletion_schedule(seed: int) -> LogOutcome:
     """Run a schedule as :func:`tests.sim.logs.run_log_schedule` does, with a log that is mostly deleted. Raises
     LogViolation."""
     world = DeletingWorld(Random(seed))
     with small_limits(world.random.choice(WINDOWS)):
-        stage = DeletingStage(world)
-        try:
-            for _ in range(steps):
-                stage.step()
-            stage.settle(SETTLE_STEPS)
-            stage.check()
-        except (BookKeeperError, AssertionError, KeyError) as error:
-            raise LogViolation(f"seed {seed}, step {world.time}: {type(error).__name__}: {error}") from error
-    return LogOutcome(seed, world.time, world.reached, _digest(world))
+        return play(seed, DeletingStage(world), world, STEPS)

@@ -19,15 +19,7 @@ from bk_core.logs.model.head import PublishId
 from tests.sim.log_actors import Stage, new_extent
 from tests.sim.log_limits import WINDOWS, small_limits
 from tests.sim.log_runner import Runner
-from tests.sim.logs import (
-    SETTLE_STEPS,
-    STEPS,
-    LogOutcome,
-    LogViolation,
-    LogWorld,
-    _digest,
-    require,
-)
+from tests.sim.logs import STEPS, LogOutcome, LogWorld, play, require
 
 LOGS = ("a", "b", "c")
 LEDGERS_OF_A_LOG = 1_000_000
@@ -220,20 +212,10 @@ class FanStage:
                 require(len(set(versions)) == len(firsts), f"{log} has a version of two jobs: {firsts}")
 
 
-def run_fan_out_schedule(seed: int, *, steps: int = 3 * STEPS) -> LogOutcome:
+def run_fan_out_schedule(seed: int) -> LogOutcome:
     """Run one schedule over three logs. Raises LogViolation."""
     random = Random(seed)
-    room, before = random.choice(STEP_BYTES), change.STEP_BYTES_MAX
-    with small_limits(random.choice(WINDOWS)):
+    step_bytes = random.choice(STEP_BYTES)
+    with small_limits(random.choice(WINDOWS), {(change, "STEP_BYTES_MAX"): step_bytes}):
         stage = FanStage(random)
-        try:
-            change.STEP_BYTES_MAX = room
-            for _ in range(steps):
-                stage.step()
-            stage.settle(SETTLE_STEPS)
-            stage.check()
-        except (BookKeeperError, AssertionError, KeyError) as error:
-            raise LogViolation(f"seed {seed}, step {stage.first.time}: {type(error).__name__}: {error}") from error
-        finally:
-            change.STEP_BYTES_MAX = before
-    return LogOutcome(seed, stage.first.time, stage.first.reached, _digest(stage.first))
+        return play(seed, stage, stage.first, 3 * STEPS)

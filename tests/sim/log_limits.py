@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
 
 from bk_core.logs.machines import publication, upkeep
 from bk_core.logs.model import next_head as commit
@@ -27,12 +30,11 @@ WINDOWS = (2, 4, commit.PUBLISHED_MAX)
 
 
 @contextmanager
-def small_limits(window: int) -> Iterator[None]:
-    """Lower the product's limits within this block, so that a few ledgers reach them. A head remembers ``window``
-    publish ids."""
-    limits = {**SMALL, (commit, "PUBLISHED_MAX"): window, (publication, "PUBLISHED_MAX"): window}
-    with ExitStack() as restore:
+def small_limits(window: int, more: Mapping[tuple[Any, str], int] | None = None) -> Iterator[None]:
+    """Lower the product's limits, and ``more`` of them, within this block, so that a few ledgers reach them. A head
+    remembers ``window`` publish ids."""
+    limits = {**SMALL, (commit, "PUBLISHED_MAX"): window, (publication, "PUBLISHED_MAX"): window, **(more or {})}
+    with pytest.MonkeyPatch.context() as patch:
         for (module, name), value in limits.items():
-            restore.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
+            patch.setattr(module, name, value)
         yield

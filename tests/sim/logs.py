@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
+from zlib import crc32
 
 from bk_core.errors import (
     BookKeeperError,
@@ -375,25 +376,24 @@ def _reached(head: LogHead, pages: dict[str, LogPage]) -> set[str]:
         return set(needed.names)
 
 
-def run_log_schedule(seed: int, *, steps: int = STEPS) -> LogOutcome:
-    """Run one schedule: ``steps`` requests of many actors under faults. Then all actors settle, one leader takes over
+def run_log_schedule(seed: int) -> LogOutcome:
+    """Run one schedule: ``STEPS`` requests of many actors under faults. Then all actors settle, one leader takes over
     and gives up, one vacuum runs, and the records are compared. Raises LogViolation."""
     from tests.sim.log_actors import Stage
 
     world = LogWorld(Random(seed))
     with small_limits(world.random.choice(WINDOWS)):
-        stage = Stage(world)
-        try:
-            for _ in range(steps):
-                stage.step()
-            stage.settle(SETTLE_STEPS)
-            stage.check()
-        except (BookKeeperError, AssertionError, KeyError) as error:
-            raise LogViolation(f"seed {seed}, step {world.time}: {type(error).__name__}: {error}") from error
-    return LogOutcome(seed, world.time, world.reached, _digest(world))
+        return play(seed, Stage(world), world, STEPS)
 
 
-def _digest(world: LogWorld) -> int:
-    from zlib import crc32
-
-    return crc32(repr((world.time, world.head, sorted(world.ledgers), world.history)).encode())
+def play(seed: int, stage: Any, world: LogWorld, steps: int) -> LogOutcome:
+    """Let the actors of a stage make ``steps`` requests, settle and compare everything. Raises LogViolation."""
+    try:
+        for _ in range(steps):
+            stage.step()
+        stage.settle(SETTLE_STEPS)
+        stage.check()
+    except (BookKeeperError, AssertionError, KeyError) as error:
+        raise LogViolation(f"seed {seed}, step {world.time}: {type(error).__name__}: {error}") from error
+    digest = crc32(repr((world.time, world.head, sorted(world.ledgers), world.history)).encode())
+    return LogOutcome(seed, world.time, world.reached, digest)
