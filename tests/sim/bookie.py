@@ -40,9 +40,6 @@ class MemoryBackEnd:
     def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
         return ev.FramesRead(effect.request, [read_piece(piece) for piece in effect.pieces])
 
-    def memberships(self, effect: ev.ReadMemberships) -> ev.MembershipsRead:
-        raise AssertionError("the memory holdings know every membership")
-
     def idle(self) -> None: ...
     def crash(self, random: Random) -> None: ...
     def kill(self) -> None: ...
@@ -131,10 +128,8 @@ class SimBookie:
         if kind is ev.Commit:
             self._frames.extend(effect.frames)
             self._begin_commit()
-        elif kind is ev.ReadFrames:
+        elif kind in (ev.ReadFrames, ev.ReadMemberships):
             self._later(f"{self.name} read", self._read, effect, mean_ms=self.knobs.sync_ms)
-        elif kind is ev.ReadMemberships:
-            self._later(f"{self.name} read", self._members, effect, mean_ms=self.knobs.sync_ms)
         elif kind is ev.SetTimer:
             self._timers[effect.timer] = self.scheduler.at(
                 effect.delay_ms, f"{self.name} clock", f"{self.name} timer", self._fire, effect.timer, self.starts
@@ -167,11 +162,8 @@ class SimBookie:
     def later_part_sent(self, request: ev.RequestId) -> None:
         self._later(f"{self.name} part sent", self.feed, ev.PartSent(request), mean_ms=self.knobs.latency_ms)
 
-    def _read(self, effect: ev.ReadFrames) -> None:
+    def _read(self, effect: ev.ReadFrames | ev.ReadMemberships) -> None:
         self.feed(self.back_end.read(effect))
-
-    def _members(self, effect: ev.ReadMemberships) -> None:
-        self.feed(self.back_end.memberships(effect))
 
     def _fire(self, timer: ev.TimerId, starts: int) -> None:
         if self.alive and self.starts == starts:

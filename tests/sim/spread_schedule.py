@@ -83,15 +83,8 @@ class SpreadBackEnd:
         self.log_maintenance[log].run()
         return places
 
-    def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
-        answer = answer_read(self.opened[effect.log].reader, effect)
-        assert isinstance(answer, ev.FramesRead)
-        return answer
-
-    def memberships(self, effect: ev.ReadMemberships) -> ev.MembershipsRead:
-        answer = answer_read(self.opened[effect.log].reader, effect)
-        assert isinstance(answer, ev.MembershipsRead)
-        return answer
+    def read(self, effect: ev.ReadFrames | ev.ReadMemberships) -> ev.FramesRead | ev.MembershipsRead:
+        return answer_read(self.opened[effect.log].reader, effect)
 
     def homes(self) -> dict[int, list[str]]:
         """Return the directories that know each ledger."""
@@ -240,9 +233,7 @@ class _Run:
 
     def serve(self) -> None:
         for _ in range(min(len(self.reads), self.chance.randint(1, 3))):
-            effect = self.reads.popleft()
-            reads = isinstance(effect, ev.ReadFrames)
-            self.feed(self.back_end.read(effect) if reads else self.back_end.memberships(effect))
+            self.feed(self.back_end.read(self.reads.popleft()))
 
     def read(self) -> None:
         ledger_id = self.chance.choice(LEDGERS)

@@ -135,15 +135,8 @@ class StorageBackEnd:
         self.log_maintenance.run()
         return places
 
-    def read(self, effect: ev.ReadFrames) -> ev.FramesRead:
-        answer = answer_read(self._open.reader, effect)
-        assert isinstance(answer, ev.FramesRead)
-        return answer
-
-    def memberships(self, effect: ev.ReadMemberships) -> ev.MembershipsRead:
-        answer = answer_read(self._open.reader, effect)
-        assert isinstance(answer, ev.MembershipsRead)
-        return answer
+    def read(self, effect: ev.ReadFrames | ev.ReadMemberships) -> ev.FramesRead | ev.MembershipsRead:
+        return answer_read(self._open.reader, effect)
 
     def idle(self) -> None:
         """Do what the bookie does when it has had nothing to commit for a while. Raises StorageFailedError."""
@@ -316,10 +309,8 @@ def ask(back_end: StorageBackEnd, ledger_id: LedgerId, first: EntryId, last: Ent
         while events:
             for effect in parted(machine.step(events.popleft())):
                 match effect:
-                    case ev.ReadFrames():
+                    case ev.ReadFrames() | ev.ReadMemberships():
                         events.append(back_end.read(effect))
-                    case ev.ReadMemberships():
-                        events.append(back_end.memberships(effect))
                     case ev.SendPart(request, frames):
                         for frame in frames:
                             _take(answer, ledger_id, bytes(frame))

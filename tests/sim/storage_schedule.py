@@ -338,9 +338,7 @@ class _Run:
         """Do some of the reader thread's work."""
         for _ in range(self.chance.randint(1, 3)):
             if self.reads:
-                effect = self.reads.popleft()
-                reads = isinstance(effect, ev.ReadFrames)
-                self.feed(self.back_end.read(effect) if reads else self.back_end.memberships(effect))
+                self.feed(self.back_end.read(self.reads.popleft()))
 
     def read(self) -> None:
         ledger_id = self.chance.choice(self.ledgers)
