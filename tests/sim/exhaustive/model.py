@@ -23,8 +23,8 @@ from tests.sim.exhaustive.parts import WRITER, Client, RecoveryPart, StorePart, 
 from tests.sim.exhaustive.post import Parcel, PostOffice
 from tests.sim.exhaustive.scope import BUDGETS, Scope
 
-CRASH, TIMER, APPEND, HINT, CLOSE = (BUDGETS.index(name) for name in ("crash", "timer", "append", "hint", "close"))
-BUDGET_OF_TIMER = {"lac": HINT, "linger": FREE, "again": FREE, "metadata": FREE}
+CRASH, TIMER, APPEND, CLOSE = (BUDGETS.index(name) for name in ("crash", "timer", "append", "close"))
+BUDGET_OF_TIMER = {"linger": FREE, "again": FREE, "metadata": FREE}
 
 World = tuple[Any, ...]  # numbers of the parts' states, then the budgets left, then the items
 Problem = str | None
@@ -110,7 +110,7 @@ class Model:
         event = self.items.event
         if isinstance(part, Client) and not part.over:
             for name in part.timers:
-                if name != "adds":
+                if name not in ("adds", "lac"):  # the writer sends no explicit LACs
                     yield event(ev.TimerFired(name)), BUDGET_OF_TIMER.get(name, TIMER)
             if isinstance(part, WriterPart) and part.machine.state is WriterState.OPEN:
                 yield event(part.append(part.machine.lap + 1)), APPEND

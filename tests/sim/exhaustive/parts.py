@@ -208,9 +208,6 @@ class WriterPart(Client):
                     self.problem = f"I1: the writer confirms entry {lac} after entry {self.acked}"
                 self.acked = max(self.acked, lac)
                 return []
-            case ev.SendLac(bookie, body):
-                event = bev.WriteLacRequested((NOBODY, 1), LEDGER, KEY, body)
-                return [("ask", int(bookie[1:]), NOBODY, event)]
             case ev.Fail(error):
                 if self.alone and isinstance(error, (LedgerFencedError, MetadataConflictError)):
                     self.problem = "MUST 8: the writer, which is alone, takes its own write for another client's"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BUDGETS = ("crash", "suspect", "cut", "timer", "timeout", "append", "hint", "close", "lost")
+BUDGETS = ("crash", "suspect", "cut", "timer", "timeout", "append", "close", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,6 @@ class Scope:
     cuts: int = 0  # a session breaks
     timers: int = 0  # retry and budget timers that fire; others are free
     timeouts: int = 0  # a fence or a recovery read gets no answer in time
-    hints: int = 0  # explicit LACs of an idle writer
     closes: int = 0  # the writer may close
     lost_answers: int = 0  # lost answers of the metadata store
     delayed: bool = False  # the writer changes ensembles only when an ack quorum needs it
@@ -49,12 +48,11 @@ class Scope:
     store_at_once: bool = True
     states: int | None = None  # the number of states; None: not exhausted yet
     seconds: float = 60.0
-    states_max: int = 5_000_000
 
     @property
     def budget(self) -> tuple[int, ...]:
         """The budgets in the order of BUDGETS. The first entry is appended before the search begins."""
         return (
             *(self.crashes, self.suspects, self.cuts, self.timers, self.timeouts),
-            *(max(self.entries - 1, 0), self.hints, self.closes, self.lost_answers),
+            *(max(self.entries - 1, 0), self.closes, self.lost_answers),
         )

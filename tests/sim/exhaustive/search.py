@@ -13,6 +13,8 @@ from tests.sim.exhaustive.model import Model, Successor, World
 from tests.sim.exhaustive.scope import Scope
 from tests.sim.exhaustive.words import Words
 
+STATES_MAX = 5_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -41,19 +43,17 @@ class Result:
     violation: Trace | None
 
 
-def explore(
-    scope: Scope, *, seconds: float | None = None, states_max: int | None = None, checks: Collection[str] | None = None
-) -> Result:
+def explore(scope: Scope, *, seconds: float | None = None, checks: Collection[str] | None = None) -> Result:
     """Visit the worlds of a scope, nearest first, until all are seen, a check fails, or a bound is reached.
 
     ``checks`` has the codes of the checks that count (:mod:`checks`); by default all count.
     """
-    return _Search(Model(scope, checks), seconds or scope.seconds, states_max or scope.states_max).run()
+    return _Search(Model(scope, checks), seconds or scope.seconds).run()
 
 
 class _Search:
-    def __init__(self, model: Model, seconds: float, states_max: int) -> None:
-        self.model, self.seconds, self.states_max = model, seconds, states_max
+    def __init__(self, model: Model, seconds: float) -> None:
+        self.model, self.seconds = model, seconds
         self.parents = array("q", [-1])
         self.transitions = 0
         self.depth = 0
@@ -70,7 +70,7 @@ class _Search:
             following: list[World] = []
             for world in level:
                 violation = self._expand(world, seen, following)
-                bounded = len(seen) >= self.states_max or time.monotonic() - began > self.seconds
+                bounded = len(seen) >= STATES_MAX or time.monotonic() - began > self.seconds
                 if violation is not None or bounded:
                     break
             level = following

@@ -66,8 +66,6 @@ class Words:
             case bev.ReadRequested(request, _, first, last, _, key):
                 kind = "fencing read" if key else "read"
                 return f"{kind} {first}..{last} of {self._client(request)} arrives"
-            case bev.WriteLacRequested():
-                return "explicit LAC arrives"
             case parts.Crash():
                 return "CRASHES and restarts"
             case parts.CommitNext() | parts.CommitAll():

@@ -20,6 +20,9 @@ from typing import Any, Protocol
 
 REAL_DEADLINE_S = 20.0
 TRACE_LINES = 80
+POINTS_MAX = 400_000
+HORIZON_S = 4 * 3600.0
+PATIENCE_S = 1.0
 
 
 class Abandoned(BaseException):
@@ -60,25 +63,15 @@ class Turn:
 
 
 class Turns:
-    """One run. Every line of the modules ``lines_of`` is a point, and with ``opcodes`` every instruction of them. Waits
-    of up to ``patience_s`` may time out although some thread could run."""
+    """One run. Every line of the modules ``lines_of`` is a point. Waits of up to ``PATIENCE_S`` may time out although
+    some thread could run."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        lines_of: Sequence[ModuleType] = (),
-        opcodes: bool = False,
-        points_max: int = 400_000,
-        horizon_s: float = 4 * 3600.0,
-        patience_s: float = 1.0,
-    ) -> None:
-        self._engine, self._opcodes = engine, opcodes
+    def __init__(self, engine: Engine, *, lines_of: Sequence[ModuleType] = ()) -> None:
+        self._engine = engine
         self._files = {str(module.__file__) for module in lines_of}
-        self._points_max, self._horizon_s, self._patience_s = points_max, horizon_s, patience_s
         self.threads: list[Turn] = []
         self.now = 0.0
-        self.points = self.switches = self.digest = 0
+        self.points = self.digest = 0
         self.ending = False
         self.lines_count = True
         """Whether lines are points now. A world that has to be built first sets this later."""
@@ -149,7 +142,7 @@ class Turns:
         self.points += 1
         if self.at_point is not None:
             self.at_point(self.points)
-        if self.points > self._points_max:
+        if self.points > POINTS_MAX:
             self.fail(f"no end after {self.points} points\n{self.stacks()}")
         if self.ending:
             raise Abandoned
@@ -157,7 +150,7 @@ class Turns:
             return
         self._note(me, label)
         if self._engine.expires():
-            self._expire(self.now + self._patience_s)
+            self._expire(self.now + PATIENCE_S)
         self._switch(me, self._pick(me))
 
     def block(self, what: str, timeout_s: float | None = None) -> bool:
@@ -200,7 +193,6 @@ class Turns:
 
     def _switch(self, me: Turn, to: Turn) -> None:
         if to is not me:
-            self.switches += 1
             self.digest = zlib.crc32(to.name.encode(), self.digest)
             to.baton.release()
             me.baton.acquire()
@@ -215,7 +207,7 @@ class Turns:
                 return self._engine.choose(me, ready)
             if not self._expire(None):
                 self.fail(f"nobody can go on, and no time-out is left\n{self.stacks()}")
-            elif self.now > self._horizon_s:
+            elif self.now > HORIZON_S:
                 self.fail(f"no end after {self.now:.0f} s\n{self.stacks()}")
         return next(each for each in self.threads if not each.done)
 
@@ -255,10 +247,9 @@ class Turns:
             wanted = self._wanted[code] = code.co_filename in self._files
         if not wanted:
             return None
-        frame.f_trace_opcodes = self._opcodes
         return self._line
 
     def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if self.lines_count and (event == "opcode" or (event == "line" and not self._opcodes)):
+        if self.lines_count and event == "line":
             self.point(f"{frame.f_code.co_name}:{frame.f_lineno}", is_line=True)
         return self._line

@@ -65,9 +65,6 @@ class Lock:
         for each in waiting:
             self._turns.wake(each)
 
-    def locked(self) -> bool:
-        return self._owner is not None
-
     def __enter__(self) -> bool:
         return self.acquire()
 
@@ -206,9 +203,6 @@ class SimpleQueue:
 
     def empty(self) -> bool:
         return not self._items
-
-    def qsize(self) -> int:
-        return len(self._items)
 
 
 class Thread:
