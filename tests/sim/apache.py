@@ -232,7 +232,7 @@ class ApacheLine:
         sent = b"".join(bytes(b) for buffers in iter(self.exchange.next_buffers, None) for b in buffers)
         if sent:
             self._in_flight += 1
-            self._add(self.up, f"{self.up} {len(sent)} bytes", self._arrive, sent)
+            self.network.carry(self.up, f"{self.up} {len(sent)} bytes", self._arrive, sent)
         if self.exchange.adds.pausing and not self._resuming:
             self._resuming = True
             self.network.scheduler.at(PAUSE_MS, f"{self.client} clock", f"{self.up} goes on", self._resume)
@@ -255,7 +255,7 @@ class ApacheLine:
     # --- in ---
 
     def _answered(self, frame: bytes) -> None:
-        self._add(self.down, f"{self.down} answer of {len(frame)} bytes", self._heard, frame)
+        self.network.carry(self.down, f"{self.down} answer of {len(frame)} bytes", self._heard, frame)
 
     def _heard(self, frame: bytes) -> None:
         if not self.open:
@@ -300,8 +300,8 @@ class ApacheLine:
         self.network.forget(self)
         self.bookie.lines.pop(self, None)
         self._allowed = random.randint(0, self._in_flight) if self._in_flight else 0
-        self._add(f"{self.client} hears", f"{self.up} is broken ({why})", self._lost, why)
-        self._add(self.up, f"{self.bookie.name} sees {self.client} leave", self._ended)
+        self.network.carry(f"{self.client} hears", f"{self.up} is broken ({why})", self._lost, why)
+        self.network.carry(self.up, f"{self.bookie.name} sees {self.client} leave", self._ended)
 
     def _lost(self, why: str) -> None:
         self.exchange.lost(TransportError(why))
@@ -311,9 +311,6 @@ class ApacheLine:
 
     def _ended(self) -> None:
         self.connection.gone = True
-
-    def _add(self, lane: str, label: str, call: Callable[..., None], *args: Any) -> None:
-        self.network.scheduler.add(lane, label, call, *args, mean_ms=self.network.knobs.latency_ms, fifo=True)
 
 
 class ApacheRequest:

@@ -43,14 +43,7 @@ class Connection:
     def tell(self, event: ev.Event, label: str) -> None:
         """Send a message to the bookie."""
         self.in_flight += 1
-        self.network.scheduler.add(
-            self.up,
-            f"{self.up} {label}",
-            self._arrive,
-            event,
-            mean_ms=self.network.knobs.latency_ms,
-            fifo=True,
-        )
+        self.network.carry(self.up, f"{self.up} {label}", self._arrive, event)
 
     def _arrive(self, event: ev.Event) -> None:
         self.in_flight -= 1
@@ -71,21 +64,9 @@ class Connection:
         self.allowed = network.scheduler.random.randint(0, self.in_flight) if self.in_flight else 0
         sessions, self.sessions = self.sessions, {}
         for session, (index, feed) in sessions.items():
-            network.scheduler.add(
-                f"{self.client} hears",
-                f"{self.client} session {session} broken ({why})",
-                feed,
-                SessionBroken(index, session, why),
-                mean_ms=network.knobs.latency_ms,
-                fifo=True,
-            )
-        network.scheduler.add(
-            self.up,
-            f"{self.bookie.name} sees {self.client}'s stream {self.stream} end",
-            self._ended,
-            mean_ms=network.knobs.latency_ms,
-            fifo=True,
-        )
+            label = f"{self.client} session {session} broken ({why})"
+            network.carry(f"{self.client} hears", label, feed, SessionBroken(index, session, why))
+        network.carry(self.up, f"{self.bookie.name} sees {self.client}'s stream {self.stream} end", self._ended)
 
     def _ended(self) -> None:
         if self.bookie.alive and self.bookie.starts == self.reached:
@@ -106,9 +87,7 @@ class Connection:
             )
             if effect.ended:
                 label += " ended " + ",".join(f"{end.session}:{end.reason.name}" for end in effect.ended)
-            self.network.scheduler.add(
-                self.down, label, self._heard, effect, mean_ms=self.network.knobs.latency_ms, fifo=True
-            )
+            self.network.carry(self.down, label, self._heard, effect)
 
     def _heard(self, effect: ev.SendAcks) -> None:
         if not self.open:
@@ -142,9 +121,7 @@ class Request:
 
     def arrive(self, make: Callable[[ev.RequestId], ev.Event]) -> None:
         if not self.bookie.alive:
-            self.network.scheduler.add(
-                self.lane, f"{self.lane} refused", self.failed, "unreachable", mean_ms=self.network.knobs.latency_ms
-            )
+            self.network.carry(self.lane, f"{self.lane} refused", self.failed, "unreachable", fifo=False)
             return
         stream = self.network.new_stream()
         self.streams.append((stream, self.bookie.starts))
@@ -169,14 +146,8 @@ class Request:
             return
         self.end()
         for stream, starts in self.streams:
-            self.network.scheduler.add(
-                f"{self.client}?{self.bookie.name}",
-                f"{self.client} cancels its request to {self.bookie.name}",
-                self._cancelled,
-                stream,
-                starts,
-                mean_ms=self.network.knobs.latency_ms,
-            )
+            label = f"{self.client} cancels its request to {self.bookie.name}"
+            self.network.carry(f"{self.client}?{self.bookie.name}", label, self._cancelled, stream, starts, fifo=False)
 
     def _cancelled(self, stream: int, starts: int) -> None:
         if self.bookie.alive and self.bookie.starts == starts and self.bookie.routes.pop(stream, None):
@@ -231,20 +202,18 @@ class SimNetwork:
         self._streams += 1
         return self._streams
 
+    def carry(self, lane: str, label: str, call: Callable[..., None], *args: Any, fifo: bool = True) -> Item:
+        """Call ``call(*args)`` after the latency of a message."""
+        return self.scheduler.add(lane, label, call, *args, mean_ms=self.knobs.latency_ms, fifo=fifo)
+
     # --- sessions ---
 
     def attach(self, client: str, asked: AttachSession, ledger_id: LedgerId, key: bytes, feed: Feed) -> None:
         bookie_id, session, mode = asked.bookie, asked.session, asked.mode
         connection = self._connection(client, bookie_id)
         if connection is None:
-            self.scheduler.add(
-                f"{client} hears",
-                f"{client} cannot reach {bookie_id}",
-                feed,
-                SessionBroken(asked.index, session, "unreachable"),
-                mean_ms=self.knobs.latency_ms,
-                fifo=True,
-            )
+            broken = SessionBroken(asked.index, session, "unreachable")
+            self.carry(f"{client} hears", f"{client} cannot reach {bookie_id}", feed, broken)
             return
         if isinstance(connection, ApacheLine):
             connection.attach(asked, ledger_id, key, feed)
@@ -326,9 +295,6 @@ class SimNetwork:
     def forget(self, connection: Connection | ApacheLine) -> None:
         self.connections.pop((connection.client, connection.bookie.name), None)
 
-    def cut(self, connection: Connection | ApacheLine, why: str) -> None:
-        connection.cut(why)
-
     def leave(self, client: str) -> None:
         """End a client's process. Its connections have no listener any more."""
         for connection in [c for (name, _), c in self.connections.items() if name == client]:
@@ -356,7 +322,7 @@ class SimNetwork:
             else Request(self, client, bookie, answer, fail)
         )
         request.deadline = scheduler.at(
-            deadline_ms, f"{client} clock", f"{client} deadline of {label} at {bookie_id}", self._overdue, request
+            deadline_ms, f"{client} clock", f"{client} deadline of {label} at {bookie_id}", request.failed, "deadline"
         )
         if isinstance(request, ApacheRequest):
             self._ask_apache(client, bookie_id, request, make((0, 0)))
@@ -373,16 +339,11 @@ class SimNetwork:
     def _ask_apache(self, client: str, bookie_id: BookieId, request: ApacheRequest, event: ev.Event) -> None:
         line = self._connection(client, bookie_id)
         if line is None:
-            lane = f"{client} hears"
-            self.scheduler.add(
-                lane, f"{client} cannot reach {bookie_id}", request.failed, "unreachable", mean_ms=self.knobs.latency_ms
-            )
+            label = f"{client} cannot reach {bookie_id}"
+            self.carry(f"{client} hears", label, request.failed, "unreachable", fifo=False)
             return
         assert isinstance(line, ApacheLine)
         request.begin(line, event)
-
-    def _overdue(self, request: Request | ApacheRequest) -> None:
-        request.failed("deadline")
 
     # --- lies on the way ---
 

@@ -28,7 +28,7 @@ from tests.sim.host import PASSWORD, Host
 from tests.sim.knobs import COMMON, Knobs
 from tests.sim.readers import ReadHost
 from tests.sim.schedule import Plan
-from tests.sim.store import Feed, SimStore
+from tests.sim.store import SimStore
 from tests.sim.world import World
 
 SETTLE_MS = 300.0
@@ -91,14 +91,7 @@ def quorum_knobs(random: Random, knobs: Knobs) -> Knobs:
 class PromptStore(SimStore):
     """A store whose calls take at most ``STORE_MS_MAX`` each way."""
 
-    def _call(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
-        self._after(f"{client}>store", label, self._arrived, client, label, do, feed)
-
-    def _arrived(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
-        event = self._unavailable(client) if self.is_away(client) else do()
-        self._after(f"store>{client}", f"{label}: {type(event).__name__}", feed, event)
-
-    def _after(self, lane: str, label: str, call: Callable[..., None], *args: Any) -> None:
+    def _carry(self, lane: str, label: str, call: Callable[..., None], *args: Any) -> None:
         delay_ms = min(self.scheduler.random.expovariate(1.0) * self.knobs.store_ms, STORE_MS_MAX)
         self.scheduler.at(delay_ms, lane, label, call, *args)
 

@@ -161,20 +161,14 @@ class SimStore:
         return None
 
     def _call(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
-        self.scheduler.add(
-            f"{client}>store", label, self._arrived, client, label, do, feed, mean_ms=self.knobs.store_ms, fifo=True
-        )
+        self._carry(f"{client}>store", label, self._arrived, client, label, do, feed)
 
     def _arrived(self, client: str, label: str, do: Callable[[], Any], feed: Feed) -> None:
         event = self._unavailable(client) if self.is_away(client) else do()
-        self.scheduler.add(
-            f"store>{client}",
-            f"{label}: {type(event).__name__}",
-            feed,
-            event,
-            mean_ms=self.knobs.store_ms,
-            fifo=True,
-        )
+        self._carry(f"store>{client}", f"{label}: {type(event).__name__}", feed, event)
+
+    def _carry(self, lane: str, label: str, call: Callable[..., None], *args: Any) -> None:
+        self.scheduler.add(lane, label, call, *args, mean_ms=self.knobs.store_ms, fifo=True)
 
     def _unavailable(self, client: str) -> Any:
         return MetadataCallFailed(
@@ -290,11 +284,4 @@ class SimStore:
 
     def _tell(self, ledger_id: LedgerId, record: Record | None) -> None:
         for client, call in self._watches.get(ledger_id, ()):
-            self.scheduler.add(
-                f"store>{client} watch",
-                f"{client}'s watch fires",
-                call,
-                record,
-                mean_ms=self.knobs.store_ms,
-                fifo=True,
-            )
+            self._carry(f"store>{client} watch", f"{client}'s watch fires", call, record)
