@@ -91,10 +91,6 @@ def runner_of(profile: str) -> Callable[[int], Outcome]:
             )
 
         return run_disk
-    if profile == "storage":
-        from tests.sim.storage import storage_back_end
-
-        return lambda seed: run_schedule(seed, engine_of(seed), profile, storage_back_end)
     return lambda seed: run_schedule(seed, engine_of(seed), profile)
 
 

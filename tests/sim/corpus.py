@@ -42,7 +42,4 @@ def run(profile: str, engine: str, seed: int, omit: frozenset[int] = frozenset()
         from tests.sim.campaign import runner_of
 
         return runner_of(profile)(seed)
-    back_end = None
-    if profile == "storage":
-        from tests.sim.storage import storage_back_end as back_end
-    return run_schedule(seed, engine, profile, back_end, omit=omit, trace=trace)
+    return run_schedule(seed, engine, profile, omit=omit, trace=trace)

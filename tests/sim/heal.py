@@ -125,7 +125,6 @@ class HealWorld(World):
         self._empty: dict[BookieId, None] = {}  # wiped, and not started since
         # damage that was found before a record named the bookie
         self._seen_too_early = set[tuple[LedgerId, BookieId]]()
-        options["back_end"] = options.get("back_end") or (lambda name, world: HealBackEnd())
         super().__init__(seed, knobs, **options)
         self.checker.world = self
         draw = Random(f"{seed}:heal")
@@ -145,6 +144,9 @@ class HealWorld(World):
         self._apache = ApacheWorker(self, draw) if self._looks_again and draw.random() < 0.4 else None
         self._outages = draw.random() < 0.2
         self._draw = draw
+
+    def back_end(self, name: BookieId) -> HealBackEnd:
+        return HealBackEnd()
 
     def begin(self) -> None:
         for auditor in self.auditors:

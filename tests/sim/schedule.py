@@ -42,16 +42,16 @@ class Outcome:
     sometimes: dict[str, int] = field(default_factory=dict)
 
 
-BackEndOf = Callable[[BookieId, World], Any]
-
-
-def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit: frozenset[int]) -> tuple[World, Plan]:
+def build(seed: int, engine: str, profile: str, omit: frozenset[int]) -> tuple[World, Plan]:
     """Return the world of a seed, with its work and faults planned."""
     random = Random(f"{seed}:{engine}:{profile}:knobs")
     knobs = uniform(random) if engine == "uniform" else swarm(random)
     change_points = random.randint(1, 5) if engine == "pct" else 0
+    kind = World
     if profile == "storage":
-        knobs = replace(knobs, entry_bytes=random.choice((900, 400, 0)))
+        from tests.sim.storage import StorageWorld
+
+        kind, knobs = StorageWorld, replace(knobs, entry_bytes=random.choice((900, 400, 0)))
     if profile == "apache":
         knobs = replace(knobs, apache=random.choice((1.0, 1.0, 0.5)), busy=random.choice((0.0, 0.0, 0.05)))
     if profile in DEFERRED:
@@ -59,7 +59,6 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
         draw = Random(f"{seed}:{engine}:{profile}:deferred")
         if draw.random() < DEFERRED[profile]:
             knobs = replace(knobs, deferred=draw.choice((0.2, 0.6, 1.0)))
-    kind = World
     if profile == "heal":
         from tests.sim.heal import HealWorld, heal_knobs
 
@@ -70,7 +69,7 @@ def build(seed: int, engine: str, profile: str, back_end: BackEndOf | None, omit
 
         kind, plan_of = QuorumWorld, QuorumPlan
         knobs = quorum_knobs(Random(f"{seed}:{engine}:quorum"), knobs)
-    world = kind(f"{seed}:{engine}:{profile}", knobs, change_points=change_points, back_end=back_end)
+    world = kind(f"{seed}:{engine}:{profile}", knobs, change_points=change_points)
     plan = plan_of(world, omit)
     plan.lay()
     world.begin()
@@ -87,13 +86,12 @@ def run_schedule(
     seed: int,
     engine: str,
     profile: str = "protocol",
-    back_end: BackEndOf | None = None,
     *,
     omit: frozenset[int] = frozenset(),
     trace: bool = False,
 ) -> Outcome:
     """Run one schedule to its end. The same arguments give the same digest."""
-    world, plan = build(seed, engine, profile, back_end, omit)
+    world, plan = build(seed, engine, profile, omit)
     violation = None
     try:
         world.run(world.chaos_ms)

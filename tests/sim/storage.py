@@ -37,6 +37,7 @@ from tests.kit.index_state import unsealed_places
 from tests.kit.memory_store import MemoryCluster, MemoryStore
 from tests.kit.whole_files import decode_index_file
 from tests.sim.disk import SimDisk, SimulatedCrash
+from tests.sim.world import World
 
 SEGMENT_BYTES = 64 << 10
 DATA_DIR = "/data"
@@ -339,6 +340,18 @@ def _take_trailer(answer: Answer, trailer: ReadTrailer) -> None:
         answer.unknown.update(dict.fromkeys(range(gap.first, gap.last + 1), gap.reason))
 
 
-def storage_back_end(bookie_id: str, world: object) -> StorageBackEnd:
-    """Return the back end for a bookie of a simulated world in the storage profile."""
-    return StorageBackEnd(bookie_id=bookie_id)
+class StorageWorld(World):
+    """A world whose bookies have the product's storage."""
+
+    def back_end(self, name: BookieId) -> StorageBackEnd:
+        return StorageBackEnd(name)
+
+    def _read_closed(self, ledger_id: LedgerId) -> None:
+        """Check that a restart of every bookie changes nothing."""
+        super()._read_closed(ledger_id)
+        for name, bookie in self.bookies.items():
+            if bookie.alive:
+                bookie.kill(in_commit=False)
+                self.restart(name)
+        self.scheduler.reached("all bookies were restarted at the end")
+        self._read_all(ledger_id, f"again{ledger_id}")
