@@ -20,6 +20,7 @@ from tests.sim.crash_points import (
     crash_everywhere,
     explore,
     operations_of,
+    workloads,
 )
 from tests.sim.storage_life import Life
 from tests.sim.storage_workloads import WORKLOADS
@@ -43,7 +44,7 @@ EXPLORING = "test_the_machine_may_stop_at_any_operation"
 
 @pytest.mark.rule("S3", "S4", "S6")
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", workloads())
 def test_the_machine_may_stop_at_any_operation(name: str, explored: dict[str, Future[Found]]) -> None:
     found = explored[name].result()
     assert found.violations == []
@@ -53,12 +54,16 @@ def test_the_machine_may_stop_at_any_operation(name: str, explored: dict[str, Fu
 
 @pytest.mark.rule("S6")
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("name", "stride"), [("small groups", 3), ("fences and tombstones around restarts", 11)])
+@pytest.mark.parametrize(
+    ("name", "stride"),
+    [("small groups", 3), ("fences and tombstones around restarts", 11), ("recycled and not used", 19)],
+)
 def test_it_may_stop_at_any_operation_of_the_restart_after_that_too(name: str, stride: int) -> None:
     """``scripts/sim --crash-points --restarts`` does it for each operation of all."""
     stride = some(stride, few=3 * stride)
-    starts = crash_everywhere(WORKLOADS[name], EVERY_RESTART, stride=stride)
-    assert starts > 8 * operations_of(WORKLOADS[name]).total() // stride
+    steps = workloads()[name]
+    starts = crash_everywhere(steps, EVERY_RESTART, stride=stride)
+    assert starts > 8 * operations_of(steps).total() // stride
 
 
 @pytest.mark.rule("S6")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments in a second life: the machine stops at every operation of recycling, rolling and sealing (RULES S3, S4, S6).
+"""Segments in a second life: recycling, rolling and sealing (RULES S3, S4, S6).
 
 Bytes of the older life lie behind and under what the new one writes; none of them is ever answered, called a tail or
-counted as something that was committed.
+counted as something that was committed. ``test_crash_points.py`` stops the machine at every operation of ``WORKLOADS``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,8 @@ import pytest
 
 from bk_core.entries.frame import parse_header
 from bookie_server.storage.bytes.scan import SegmentScanner
-from tests.kit.amount import some
 from tests.kit.segment_world import entries, fence_record, key_record
-from tests.sim.crash_points import (
-    EVERY_RESTART,
-    SAMPLE,
-    VARIANTS,
-    crash_at,
-    crash_everywhere,
-    explore,
-    operations_of,
-    variant,
-)
+from tests.sim.crash_points import crash_everywhere, variant
 from tests.sim.storage import SEGMENT_BYTES, SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step
 
@@ -132,27 +122,6 @@ WORKLOADS: dict[str, list[Step]] = {
         partial(kept, ".idx", 3),
     ],
 }
-
-
-@pytest.mark.rule("S3", "S4", "S6")
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_the_machine_may_stop_at_any_operation(name: str) -> None:
-    found = explore(name, stride=SAMPLE * len(VARIANTS))
-    assert found.violations == []
-    assert found.starts >= found.operations // SAMPLE - len(VARIANTS), "a point was left out"
-
-
-@pytest.mark.rule("S6")
-@pytest.mark.timeout(240)
-def test_it_may_stop_at_any_operation_of_the_restart_after_that_too() -> None:
-    """At some; ``scripts/sim --crash-points --restarts`` tries all."""
-    steps = WORKLOADS["recycled and not used"]
-    for point in range(1, operations_of(steps).total() + 1, some(19, few=57)):
-        second = 1
-        while crash_at(steps, point, EVERY_RESTART, second=second):
-            second += 1
-        assert second > 5
 
 
 def recycled_life(frames: list[bytes] | None = None) -> tuple[Life, str]:
