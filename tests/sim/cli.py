@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.sim import corpus
-from tests.sim.campaign import Totals, campaign, engine_of, runner_of
+from tests.sim.campaign import Totals, campaign, engine_of
 from tests.sim.exhaustive.scopes import SCOPES
 from tests.sim.exhaustive.search import explore
 from tests.sim.schedule import ENGINES
@@ -208,16 +208,6 @@ def _replay() -> bool:
             print(f"corpus: {corpus.command(profile, engine, seed, ())} fails again ({why}): {outcome.violation}")
     print(f"\ncorpus: {len(seeds)} seeds replayed, {'FAILED' if failed else 'clean'}")
     return failed
-
-
-def digests(seeds: int) -> str:
-    """Return the digests of the first seeds, one a line."""
-    logging.disable(logging.CRITICAL)
-    return "\n".join(
-        f"{profile} {seed} {runner_of(profile)(seed).digest:08x}"
-        for profile in ("protocol", "storage")
-        for seed in range(seeds)
-    )
 
 
 # --- crash points ----------------------------------------------------------------------------------------------------

@@ -85,10 +85,27 @@ def test_seeds_that_failed_once_are_clean() -> None:
     assert [line for line, violation in again.items() if violation] == []
 
 
+PRINT_DIGESTS = """
+import logging
+from tests.sim.campaign import runner_of
+logging.disable(logging.CRITICAL)
+for profile in ("protocol", "storage"):
+    for seed in range(6):
+        print(profile, seed, runner_of(profile)(seed).digest)
+"""
+PRINT_COUNTS = """
+from tests.sim.exhaustive.scopes import scope
+from tests.sim.exhaustive.search import explore
+for name in ("pair", "change"):
+    found = explore(scope(name))
+    print(found.scope, found.states, found.transitions, found.depth, found.part_states, found.violation)
+"""
+
+
 @pytest.mark.long
 @pytest.mark.rule("P11")
-def test_a_seed_is_the_same_under_every_hash_seed() -> None:
-    program = "from tests.sim.cli import digests; print(digests(6))"
+@pytest.mark.parametrize(("program", "lines"), [(PRINT_DIGESTS, 12), (PRINT_COUNTS, 2)], ids=["seeds", "searches"])
+def test_results_are_the_same_under_every_hash_seed(program: str, lines: int) -> None:
     printed = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
@@ -97,7 +114,7 @@ def test_a_seed_is_the_same_under_every_hash_seed() -> None:
         printed.add(done.stdout)
 
     assert len(printed) == 1
-    assert len(printed.pop().splitlines()) == 12
+    assert len(printed.pop().splitlines()) == lines
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
