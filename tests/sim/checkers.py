@@ -33,11 +33,10 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """Raised when an invariant does not hold. ``invariant`` is its number."""
+    """Raised when an invariant does not hold."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
-        self.invariant = invariant
 
 
 class LedgerTruth:

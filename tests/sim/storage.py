@@ -186,9 +186,6 @@ class StorageBackEnd:
     def full(self, full: bool) -> None:
         self.disk.faults.no_space = full
 
-    def no_space(self, on: bool) -> None:
-        self.full = on
-
     def fail_next_sync(self) -> None:
         """Let the next sync fail. Its data is lost although the cache shows it, and later syncs succeed."""
         self.disk.faults.syncs = 1
@@ -244,15 +241,6 @@ class StorageBackEnd:
         self.disk.break_sector(path, place.offset + random.randrange(place.size))
         return ledger_id, place
 
-    def lose_file(self, random: Random, kind: str = "segment") -> str | None:
-        """Remove a file of a segment (``segment`` or ``idx``). Return its path."""
-        names = [path for path in self.disk.paths() if path.startswith(SEGMENTS_DIR) and path.endswith("." + kind)]
-        if not names:
-            return None
-        path = random.choice(names)
-        self.disk.lose_file(path)
-        return path
-
     def wipe(self, ledgers: Sequence[LedgerId] = (), ended: Sequence[LedgerId] = ()) -> None:
         """Replace the disk by an empty one under the same bookie id, which the operator allowed by removing the cookie.
 
@@ -280,10 +268,6 @@ class StorageBackEnd:
         self._limbo_after_wipe, self._fenced_after_wipe = (), ()
 
     # --- what checkers ask ------------------------------------------------------------------------------------------
-
-    def entries(self, ledger_id: LedgerId, last: EntryId = 1000) -> dict[EntryId, bytes]:
-        """Return the payloads that are found intact, by id up to ``last``."""
-        return ask(self, ledger_id, 0, last).found
 
     def newest_segment(self) -> str:
         """Return the path of the segment that is being written."""
