@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, LedgerId
@@ -31,6 +31,7 @@ from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Item, Scheduler
 
 if TYPE_CHECKING:
+    from tests.sim.checkers import Checker
     from tests.sim.network import SimNetwork
 
 Feed = Callable[[Any], None]
@@ -47,10 +48,6 @@ class ForceRequested:
 
     ledger_id: LedgerId
     session: int
-
-
-class Watcher(Protocol):
-    def on_apaches_disk(self, bookie: ApacheSimBookie, entry: bytes, recovery: bool) -> None: ...
 
 
 class ApacheDisk:
@@ -83,7 +80,7 @@ class ApacheSimBookie:
     """The processes of one bookie, one after the other on one disk, with the methods of
     :class:`~tests.sim.bookie.SimBookie`."""
 
-    def __init__(self, name: BookieId, scheduler: Scheduler, knobs: Knobs, watcher: Watcher) -> None:
+    def __init__(self, name: BookieId, scheduler: Scheduler, knobs: Knobs, watcher: Checker) -> None:
         self.name, self.scheduler, self.knobs, self.watcher = name, scheduler, knobs, watcher
         self.alive, self.dead_for_good, self.starts = True, False, 1
         self.lines: dict[ApacheLine, None] = {}

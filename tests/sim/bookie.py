@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bk_core.entries.frame import FrameKind, record_payload
 from bk_core.errors import BookKeeperError, DataDirectoryError
@@ -23,6 +23,9 @@ from tests.kit.memory_holdings import MemoryHoldings, StoredFrame, StoredLedger,
 from tests.sim.frames import contents, stored
 from tests.sim.knobs import Knobs
 from tests.sim.scheduler import Item, Scheduler
+
+if TYPE_CHECKING:
+    from tests.sim.checkers import Checker
 
 
 class MemoryBackEnd:
@@ -75,19 +78,10 @@ class MemoryBackEnd:
         return ledger_id, frame
 
 
-class Watcher(Protocol):
-    """Checks what a bookie does."""
-
-    def on_durable(self, bookie: SimBookie, frames: Sequence[bytes | memoryview]) -> None: ...
-    def on_answer(self, bookie: SimBookie, effect: ev.Effect) -> None: ...
-    def on_request(self, bookie: SimBookie, event: ev.Event) -> None: ...
-    def on_admitted(self, bookie: SimBookie, event: ev.FramesArrived) -> None: ...
-
-
 class SimBookie:
     """The processes of one bookie, one after the other on one back end."""
 
-    def __init__(self, name: BookieId, back_end: Any, scheduler: Scheduler, knobs: Knobs, watcher: Watcher) -> None:
+    def __init__(self, name: BookieId, back_end: Any, scheduler: Scheduler, knobs: Knobs, watcher: Checker) -> None:
         self.name, self.back_end, self.scheduler, self.knobs, self.watcher = name, back_end, scheduler, knobs, watcher
         self.starts = 0
         self.alive = False

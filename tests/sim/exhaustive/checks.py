@@ -9,31 +9,25 @@ breaks I1, I4 to I6, I9, I10 or P1 notes it itself.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from bk_core import quorum
 from bk_core.model import LedgerMetadata
 from bk_core.protocol.writer import WriterState
 from tests.sim.exhaustive.bookie import BookiePart
 from tests.sim.exhaustive.parts import RecoveryPart, StorePart, WriterPart
-from tests.sim.exhaustive.scope import Scope
+
+if TYPE_CHECKING:
+    from tests.sim.exhaustive.model import Model
 
 LOSS = frozenset({"I2", "I3", "END", "I10", "MUST 10"})
 """The codes that mean a loss for a user, whichever part broke a promise before."""
 
 
-class _Worlds(Protocol):
-    scope: Scope
-    first_bookie: int
-    store_slot: int
-    slots: int
-    parts: list[list[Any]]
-
-
 class Judge:
     """Judges worlds by a few facts of each part's state, and each combination of facts only once."""
 
-    def __init__(self, model: _Worlds) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self._facts: list[list[int]] = [[] for _ in range(model.slots)]
         self._numbers: list[dict[Any, int]] = [{} for _ in range(model.slots)]
