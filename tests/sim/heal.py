@@ -21,7 +21,7 @@ from tests.sim.checkers import Checker, LedgerTruth, Violation
 from tests.sim.clients import WriterHost
 from tests.sim.frames import contents
 from tests.sim.heal_marks import TICK_MS as LOOK_MS
-from tests.sim.heal_marks import ApacheWorker, HealBackEnd, Registrations, SimAuditor, SimOwnCopies
+from tests.sim.heal_marks import ApacheWorker, HealBackEnd, Registrations, SimAuditor, SimOwnCopies, new_session
 from tests.sim.heal_workers import ReplicationHost, SimWorker
 from tests.sim.host import Host
 from tests.sim.knobs import Knobs
@@ -183,7 +183,7 @@ class HealWorld(World):
         self.store.is_down, self._restless_ms = False, self.scheduler.now
         for holder in (*self.workers, *self.auditors, self.operators.mover):
             if self._draw.random() < 0.5:
-                holder.lose_session()
+                new_session(holder.store)
         for name, bookie in self.bookies.items():
             if bookie.alive and self._draw.random() < 0.4:
                 self.unregister(name, self._draw.choice((5.0, 50.0, 150.0)))

@@ -177,11 +177,8 @@ class SimAuditor:
         self._wait(AUDIT_MS)
 
     def _start_again(self) -> None:
-        self.lose_session()
-        self.start()
-
-    def lose_session(self) -> None:
         new_session(self.store)
+        self.start()
 
 
 def new_session(store: MemoryStore) -> None:

@@ -91,10 +91,6 @@ class SimWorker:
     def _mark_of(self, ledger_id: LedgerId) -> Callable[[], Any]:
         return lambda: self.store.read_underreplicated(ledger_id)
 
-    def lose_session(self) -> None:
-        """Lose the session with its locks, and begin a new one."""
-        new_session(self.store)
-
     def _begin(self, client: str, ledger_id: LedgerId, mark: Versioned[UnderreplicationMark]) -> None:
         host = ReplicationHost(self.world, client, ledger_id, mark, self)
         self.world.repairs[client] = host
@@ -129,7 +125,7 @@ class SimWorker:
 
         if world.lock_lost and world.random.random() < 3 * world.lock_lost:
             world.scheduler.reached("a worker lost its lock, and was to remove the mark")
-            self.lose_session()
+            new_session(self.store)
             world.scheduler.at(world.random.expovariate(1 / 60.0), f"{self.name} clock", f"{host.name} goes on", go_on)
         else:
             go_on()
@@ -153,7 +149,7 @@ class SimWorker:
         self.world.scheduler.at(100, f"{self.name} clock", f"{self.name} starts again", self._start_again)
 
     def _start_again(self) -> None:
-        self.lose_session()
+        new_session(self.store)
         self._begin_process()
         self.wait(TICK_MS)
 
@@ -231,7 +227,7 @@ class ReplicationHost(Host):
 
     def _lose_lock(self) -> None:
         self.scheduler.reached("a lock was lost at work")
-        self.worker.lose_session()
+        new_session(self.worker.store)
 
     def die(self) -> None:
         if not self.dead:

@@ -300,7 +300,7 @@ class SimMover:
     def _give_back(self, client: str, ledger_id: LedgerId) -> None:
         def done(said: Any) -> None:
             if said is not None:  # the command ends, and its session with the lock
-                self.lose_session()
+                new_session(self.store)
             self.wait(TICK_MS)
 
         label = f"{client} gives its lock back"
@@ -316,9 +316,5 @@ class SimMover:
         self.world.scheduler.at(100, f"{self.name} clock", f"{self.name} starts again", self._start_again)
 
     def _start_again(self) -> None:
-        self.lose_session()
-        self.wait(TICK_MS)
-
-    def lose_session(self) -> None:
-        """Lose the session with its locks, and begin a new one."""
         new_session(self.store)
+        self.wait(TICK_MS)

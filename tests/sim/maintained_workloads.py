@@ -40,7 +40,7 @@ def small(turn: int, *ledgers: int) -> list[bytes]:
     return [entries(k, [i], lac=i - 1, size=200) for k in ledgers for i in range(12 * turn, 12 * turn + 12)]
 
 
-def full(is_full: bool, life: Life) -> None:
+def disk_full(is_full: bool, life: Life) -> None:
     life.disk.faults.no_space = is_full
 
 
@@ -180,13 +180,13 @@ MAINTAINED: dict[str, list[Step]] = {
         [key_record(1), *mixed(0, 1, 2)],
         [*mixed(1, 1, 2), fence_record(8)],
         [*mixed(2, 1, 2)],
-        partial(full, True),
+        partial(disk_full, True),
         partial(until_refused, 30),
         partial(reserved, [deleted(2), deleted(30), fence_record(9)]),
         maintain,
         some_recycled(1),
         [*mixed(3, 1)],
-        partial(full, False),
+        partial(disk_full, False),
         [*mixed(4, 1)],
         maintain,
     ],

@@ -13,14 +13,10 @@ from functools import partial
 from bk_core.entries.frame import FrameKind, encode_record
 from bk_core.errors import DataDirectoryError, StorageFailedError
 from tests.kit.segment_world import entries, fence_record, key_record, lac_record, limbo_record, striped
-from tests.sim.maintained_workloads import MAINTAINED
+from tests.sim.maintained_workloads import MAINTAINED, deleted, disk_full
 from tests.sim.storage import SEGMENTS_DIR, ask
 from tests.sim.storage_life import IDLE, KILL, POWER, STOP, Life, Step, drop
 from tests.sim.storage_upkeep import checkpoint, give_back, look, lose_checkpoint, some_recycled
-
-
-def deleted(ledger_id: int) -> bytes:
-    return encode_record(FrameKind.DELETED, ledger_id)
 
 
 def denying(ledger_id: int, last: int) -> Callable[[Life], None]:
@@ -41,13 +37,6 @@ def asking_one_by_one(ledger_id: int, last: int) -> Callable[[Life], None]:
         for entry_id in range(last + 1):
             found = entry_id in ask(life.back_end, ledger_id, entry_id, entry_id).found
             assert found or entry_id not in acked, f"acked entry {entry_id} of ledger {ledger_id} is not found alone"
-
-    return step
-
-
-def disk_full(full: bool) -> Callable[[Life], None]:
-    def step(life: Life) -> None:
-        life.disk.faults.no_space = full
 
     return step
 
@@ -223,11 +212,11 @@ WORKLOADS: dict[str, list[Step]] = {
     ],
     "a full disk": [
         [key_record(1), entries(1, range(10), size=2000)],
-        disk_full(True),
+        partial(disk_full, True),
         *(perhaps_refused([entries(1, range(10 + 9 * k, 19 + 9 * k), size=2000)]) for k in range(5)),
         IDLE,
         perhaps_refused([fence_record(1)]),
-        disk_full(False),
+        partial(disk_full, False),
         [entries(2, range(20), size=2500)],
         [fence_record(2), entries(2, range(20, 30), size=2500)],
     ],

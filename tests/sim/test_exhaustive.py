@@ -7,16 +7,10 @@ import pytest
 
 from tests.sim.exhaustive.checks import LOSS
 from tests.sim.exhaustive.scopes import scope
-from tests.sim.exhaustive.search import Result, explore
+from tests.sim.exhaustive.search import explore
 from tests.sim.mutants.exhaustive import MUTANTS
 
 SECONDS = 25.0
-
-
-def searched(name: str) -> Result:
-    found = explore(scope(name), seconds=SECONDS)
-    assert found.violation is None, f"{found.violation.problem}\n{found.violation}"
-    return found
 
 
 @pytest.mark.rule("P11")
@@ -29,8 +23,9 @@ def searched(name: str) -> Result:
     ],
 )
 def test_no_way_through_a_small_world_breaks_a_promise(name: str) -> None:
-    found = searched(name)
+    found = explore(scope(name), seconds=SECONDS)
 
+    assert found.violation is None, f"{found.violation.problem}\n{found.violation}"
     assert found.exhausted
     expected = scope(name).states
     assert expected is not None

@@ -88,15 +88,8 @@ def _clone(thing: Any, made: dict[int, Any]) -> Any:
     return copy
 
 
-def _clone_list(thing: list[Any], made: dict[int, Any]) -> list[Any]:
-    copy: list[Any] = []
-    made[id(thing)] = copy
-    copy.extend(_clone(value, made) for value in thing)
-    return copy
-
-
-def _clone_deque(thing: deque[Any], made: dict[int, Any]) -> deque[Any]:
-    copy: deque[Any] = deque(maxlen=thing.maxlen)
+def _clone_list(thing: list[Any] | deque[Any], made: dict[int, Any]) -> list[Any] | deque[Any]:
+    copy: list[Any] | deque[Any] = deque(maxlen=thing.maxlen) if isinstance(thing, deque) else []
     made[id(thing)] = copy
     copy.extend(_clone(value, made) for value in thing)
     return copy
@@ -125,7 +118,7 @@ def _clone_function(thing: types.FunctionType, made: dict[int, Any]) -> types.Fu
 
 _MAKERS: dict[type, Any] = {
     list: _clone_list,
-    deque: _clone_deque,
+    deque: _clone_list,
     dict: _clone_dict,
     set: lambda thing, made: {_clone(value, made) for value in thing},
     tuple: lambda thing, made: tuple(_clone(value, made) for value in thing),
