@@ -61,8 +61,8 @@ class Life:
     ``denied`` has the ids, by ledger, that a bookie called ABSENT and that were not written since (I6: they must stay
     absent). ``expects_damage`` says that the workload itself damages the disk."""
 
-    def __init__(self, *, disk: SimDisk | None = None) -> None:
-        self.disk, self.store = disk or SimDisk(), own_store()
+    def __init__(self) -> None:
+        self.disk, self.store = SimDisk(), own_store()
         self.acked: list[bytes] = []
         self.maybe: list[bytes] = []
         self.was_damaged = False

@@ -168,6 +168,8 @@ def test_faults_of_the_next_operations() -> None:
     assert disk.read(handle, 512, 0) == b"\4" * 512
     disk.faults.short_reads = 3
     assert len(disk.read(handle, 4096, 0)) == 4096
+    disk.faults.short_reads = 3
+    assert disk.read_into(handle, memoryview(bytearray(4096)), 0) == 4096
     disk.faults.no_space = True
     with pytest.raises(OSError, match="full"):
         disk.create_preallocated("/g", SIZE)

@@ -14,7 +14,7 @@ from bk_core.errors import BookieIdentityError, DataDirectoryError, StorageFaile
 from bk_core.wire.lane.reasons import Reason
 from bookie_server.storage.bytes.segment import decode_group_header, encode_group_header, group_seed
 from tests.kit.segment_world import entries, fence_record, key_record
-from tests.sim.disk import KEEPS, SimDisk
+from tests.sim.disk import KEEPS
 from tests.sim.storage import SEGMENTS_DIR, StorageBackEnd, ask
 from tests.sim.storage_life import IDLE, Life
 from tests.sim.storage_workloads import WORKLOADS
@@ -92,9 +92,9 @@ def test_a_full_disk_refuses_groups_and_takes_them_again_when_there_is_space() -
 # --- damage at rest ---
 
 
-def settled(disk: SimDisk | None = None) -> Life:
+def settled() -> Life:
     """A life with several sealed segments and an idle one that is open."""
-    life = Life(disk=disk)
+    life = Life()
     life.run([*WORKLOADS["segments fill up"], [fence_record(8), entries(8, range(3))], IDLE])
     return life
 
@@ -268,27 +268,6 @@ def test_a_group_that_is_missing_between_whole_ones_is_damage() -> None:
     life.check(damaged=True)
 
 
-def test_short_reads_are_read_on() -> None:
-    life = settled()
-    life.kill()
-    life.disk.faults.short_reads = 1000
-    life.open()
-    life.check()
-
-
-@pytest.mark.rule("S8")
-def test_an_older_copy_of_the_directory_is_refused() -> None:
-    life = settled()
-    life.back_end.stop()
-    copy = life.disk.snapshot()
-    life.open()
-    life.commit([entries(1, range(60, 62))])
-    life.crash(random.Random(1))
-    life.disk.restore(copy)
-    with pytest.raises(BookieIdentityError):
-        life.open()
-
-
 @pytest.mark.rule("S8")
 def test_an_empty_directory_under_a_known_id_is_refused_and_in_limbo_when_it_is_allowed() -> None:
     life = settled()
@@ -302,9 +281,3 @@ def test_an_empty_directory_under_a_known_id_is_refused_and_in_limbo_when_it_is_
     back_end.restart()
     assert back_end.holdings.facts(1).fenced
     assert ask(back_end, 1, 0, 2).unknown == dict.fromkeys(range(3), Reason.LIMBO)
-
-
-def test_one_disk_serves_one_process() -> None:
-    life = settled()
-    with pytest.raises(DataDirectoryError):
-        StorageBackEnd(disk=life.disk, store=life.store)
