@@ -65,9 +65,9 @@ def _frozen(kind: type) -> bool:
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
-def clone(thing: Any, made: dict[int, Any] | None = None) -> Any:
+def clone(thing: Any) -> Any:
     """Return a copy. A step of the copy does not change the original."""
-    return _clone(thing, {} if made is None else made)
+    return _clone(thing, {})
 
 
 def _clone(thing: Any, made: dict[int, Any]) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -16,11 +17,11 @@ from bk_core.logs.machines.change import Facts, HeadChange
 from bk_core.logs.machines.compaction import Compaction
 from bk_core.logs.machines.leadership import LogLeadership
 from bk_core.logs.machines.leadership import State as Leading
-from bk_core.logs.machines.publication import Publish
+from bk_core.logs.machines.publication import Publish, PublishAmong
 from bk_core.logs.machines.upkeep import Condemn, FencePages, Vacuum
 from bk_core.logs.model import compaction, paging, schemas, unlinking
 from bk_core.logs.model import next_head as commit
-from bk_core.logs.model.head import Extent, LogHead, Published, Unlinked
+from bk_core.logs.model.head import Extent, LogHead, Published, PublishId, Unlinked
 from bk_core.logs.model.next_head import LedgerEnd
 from bk_core.logs.model.paging import Change, Pages, last_ledgers
 from bk_core.logs.model.schemas import Registered
@@ -29,6 +30,10 @@ from tests.sim.logs import UUID, LogWorld
 from tests.sim.mutants.mutant import Mutants, changed
 
 MUTANTS = Mutants()
+FAN_OUT = Mutants()
+"""Those of a publish into several logs, which ``run_fan_out_schedule`` of tests/sim/log_fan_out.py finds."""
+
+_PUBLISH_SETTLED = Publish.settled
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -301,3 +306,65 @@ MUTANTS.add("transactions in use are vacuumed", "N5", (Vacuum, "_is_unused", lam
 MUTANTS.add("transactions vacuumed unseen", "N5", (LogWorld, "compares", lambda *args: True))
 MUTANTS.add("transactions not looked up", "N5", (publication, "replayed", lambda *args: None))
 MUTANTS.add("age counts from the making", "N6", (upkeep, "young", lambda facts, before_ms: []))
+
+
+# --- publishing into several logs -------------------------------------------------------------------------------------
+
+
+@FAN_OUT.instead(HeadChange, "_settled", "every log must remember a fan-out", "K10")
+def every_log_must_remember(settled: Any, self: HeadChange[Any]) -> tuple[dict[str, Any], Any, BookKeeperError | None]:
+    found, pages, refused = settled(self)
+    return found if len(found) == len(self._parts) else {}, pages, refused
+
+
+@FAN_OUT.instead(HeadChange, "_settled", "only the first log is asked", "K10")
+def first_log_tells(settled: Any, self: HeadChange[Any]) -> tuple[dict[str, Any], Any, BookKeeperError | None]:
+    found, pages, refused = settled(self)
+    first = next(iter(self._parts))
+    return {log: published for log, published in found.items() if log == first}, pages, refused
+
+
+@FAN_OUT.instead(PublishAmong, "settled", "a version with other logs is a replay", "N5")
+def version_is_enough(_: Any, self: PublishAmong, head: LogHead, facts: Facts) -> Published | None:
+    return _PUBLISH_SETTLED(self, head, facts)
+
+
+@FAN_OUT.instead(publication, "fan_out_id", "the id does not name the logs", "N4")
+def any_version(_: Any, publish_id: PublishId, rows: Mapping[str, int]) -> PublishId:
+    return publish_id
+
+
+@FAN_OUT.instead(HeadChange, "_is_ruled_out", "a multi is ruled out by a log that did not move", "N4")
+def ruled_out_by_standing_still(ruled_out: Any, self: HeadChange[Any], doubt: Any, pages: Any) -> bool:
+    standing = any(part.read.version == doubt.made[log].version for log, part in self._parts.items())
+    return standing or ruled_out(self, doubt, pages)
+
+
+@FAN_OUT.instead(HeadChange, "_write", "one log at a time", "K10")
+def one_multi_a_log(write: Any, self: HeadChange[Any]) -> Steps[None]:
+    """The first log alone, as if the others were to follow."""
+    steps = write(self)
+    request = next(steps)
+    assert isinstance(request, ask.WriteHeads)
+    first = dict(list(request.writes.items())[:1])
+    try:
+        yield ask.WriteHeads(first)
+    except BookKeeperError as error:
+        yield from _thrown(steps, error)
+    else:
+        yield from steps
+
+
+def _thrown(steps: Steps[None], error: BookKeeperError) -> Steps[None]:
+    try:
+        request = steps.throw(error)
+    except StopIteration:
+        return
+    yield request
+    yield from steps
+
+
+FAN_OUT.add("a conflict of a fan-out is a success", "N4", changed(HeadChange, "_write", conflict_is_success))
+FAN_OUT.add("a lost answer of a multi is a failure", "N4", changed(HeadChange, "_write", unknown_is_failed))
+FAN_OUT.add("ledgers of a fan-out checked once", "N6", changed(_PART, "learn_head", checked_once))
+FAN_OUT.add("a fan-out that fails in doubt deletes", "N4", changed(HeadChange, "run", deletes_in_doubt))

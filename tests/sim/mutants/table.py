@@ -28,7 +28,6 @@ from tests.sim.mutants import (
     compaction,
     damage,
     exhaustive,
-    fan_out,
     heal,
     logs,
     maintenance,
@@ -114,7 +113,7 @@ def cases() -> list[Case]:
         ("collector", "attempts", collector.MUTANTS, partial(_seeds, lambda seed: CollectorWorld(seed).run())),
         ("directories", "attempts", spread.MUTANTS, partial(_seeds, run_spread_schedule)),
         ("logs", "schedules", logs.MUTANTS, partial(_seeds, run_log_schedule)),
-        ("logs", "schedules", fan_out.MUTANTS, partial(_seeds, run_fan_out_schedule)),
+        ("logs", "schedules", logs.FAN_OUT, partial(_seeds, run_fan_out_schedule)),
     ]
 
     def case(mutant: Mutant, engine: str, tries: Callable[[], Iterable[Callable[[], object]]], unit: str) -> Case:
