@@ -129,7 +129,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a remembered LAC outlives its segment",
         _DIRECTORY,
-        "        if ledgers is None:\n            return\n        self._lacs.clear()\n",
+        "        if ledgers is None:\n            return\n        self._forget_remembered()\n",
         "        if ledgers is None:\n            return\n",
         (f"{_INDEX_TEST}the_greatest_lac_follows_the_segments",),
         "a bookie tells a LAC for which it has no evidence",
@@ -137,7 +137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a remembered LAC hides that of a new segment",
         _DIRECTORY,
-        "        self.drop_segment(generation)\n        self._lacs.clear()\n",
+        "        self.drop_segment(generation)\n        self._forget_remembered()\n",
         "        self.drop_segment(generation)\n",
         (f"{_INDEX_TEST}the_greatest_lac_follows_the_segments",),
         "a tail learns late of confirmed entries",

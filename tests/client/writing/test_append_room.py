@@ -45,11 +45,11 @@ async def test_a_batch_of_many_pieces_stays_together_and_is_told_its_own_last_id
                 except WindowFullError:
                     stop.wait(0.0005)
 
-        appending = asyncio.create_task(asyncio.to_thread(hot))
+        appending = in_thread(hot)
         batches = {mark: batch_of(mark, 60) for mark in "abc"}
         ends = await asyncio.gather(*(writer.append_batch(batch) for batch in batches.values()))
         stop.set()
-        await appending
+        await asyncio.wrap_future(appending)
         await writer.flush()
         found = await read_ledger(cluster.client(), writer.ledger_id, recover=True)
         for end, batch in zip(ends, batches.values(), strict=True):
