@@ -193,7 +193,7 @@ class OwnCopies:
         return mark is not None and self._bookie_id in mark.value.missing
 
     async def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
-        """Return whether the copy is in limbo. Then limbo made it a suspect, and not damage."""
+        """Return whether the copy is in limbo. If such a copy lacks nothing, limbo alone made it a suspect."""
         return is_limbo((await self._gaps(ledger_id, ENTRY_ID_MAX, ENTRY_ID_MAX)).unknown)
 
     async def _lacking(self, ledger_id: LedgerId, record: LedgerMetadata) -> list[EntryRange]:
