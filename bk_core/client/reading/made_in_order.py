@@ -9,8 +9,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
-THREADS = os.cpu_count() or 1
-"""The default of the number of results that are made at the same time: one for each processor."""
+THREADS = max(1, (os.cpu_count() or 1) - 1)
+"""The default of the number of results that are made at the same time: one for each processor except that of the event
+loop, which receives meanwhile. With one more, the threads would wait for each other."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
