@@ -330,6 +330,7 @@ def test_a_ledger_made_again_in_the_grace_is_kept(place: Place) -> None:
         assert collecting.forgotten == []
 
 
+@pytest.mark.long
 @pytest.mark.rule("S9", "M2")
 def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place: Place) -> None:
     with Collecting(place, interval_ms=200, grace_ms=300) as collecting:
@@ -343,6 +344,7 @@ def test_a_bookie_cut_off_from_the_store_forgets_nothing_and_goes_on_later(place
         until(lambda: collecting.forgotten == [2], within_s=20)
 
 
+@pytest.mark.long
 @pytest.mark.rule("S9", "M2")
 def test_a_session_lost_in_the_grace_begins_it_again(place: Place) -> None:
     with Collecting(place, grace_ms=800) as collecting:

@@ -155,6 +155,7 @@ async def test_a_worker_that_another_has_followed_takes_no_further_step(monkeypa
         assert await content_of(world.log) == values(14, 14)
 
 
+@pytest.mark.long
 async def test_two_workers_in_the_same_step_copy_twice_and_list_once() -> None:
     """The first one is deposed while it copies, and the second copies the same run meanwhile."""
 

@@ -228,6 +228,7 @@ async def test_a_grant_to_read_is_good_for_nothing_else(lane: str, tmp_path: Pat
                 assert (reason is not Reason.PERMISSION_DENIED) is reads, f"{name}: {reason.name}"
 
 
+@pytest.mark.long
 @on_our_lanes
 async def test_a_running_writer_renews_its_grant_and_ends_with_its_role(lane: str, tmp_path: Path) -> None:
     async with secure_bookie(tmp_path) as world:
