@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one topic or partition in order. Other threads make rows, one for each processor, so that the event loop can
-receive entries meanwhile.
+"""Reads one topic or partition in order. Other threads make rows, so that the event loop can receive entries
+meanwhile.
 
 A read looks for the outcomes of transactions once it meets the first message of a transaction. It then scans the heads
 of all entries up to the end. They show which transactions were aborted, and where the first undecided message is.
