@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random as global_random
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -60,9 +61,15 @@ class ClientWorld:
         state = global_random.getstate()
         global_random.seed(self.seed)  # the product draws pauses from it
         processes = budget_module._process
+        for made in [made for module in LINES_OF for made in vars(module).values() if hasattr(made, "cache_clear")]:
+            made.cache_clear()  # a result that an earlier run remembered would skip lines, which are points
+        collects = gc.isenabled()
+        gc.disable()  # what a collection ends has lines, too, and earlier runs decide when the next one comes
         try:
             run_under(self.turns, self._life)
         finally:
+            if collects:
+                gc.enable()
             budget_module._process = processes
             global_random.setstate(state)
 
