@@ -13,7 +13,6 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import chain
 from operator import add, methodcaller
 from typing import cast
@@ -27,9 +26,7 @@ from bk_core.entries.gf2 import CRC32_TABLES, CRC32C_TABLES, CrcTables
 from bk_core.errors import InvalidArgumentError
 from bk_core.model import DigestType
 
-crc32c: Callable[..., int] = partial(_crc32c.crc32c, gil_release_mode=0)
-"""Returns the CRC32C of some bytes. It keeps Python's lock, because giving the lock away and taking it back while other
-threads want it takes longer than the CRC of a megabyte, which takes 40 µs."""
+crc32c: Callable[..., int] = _crc32c.crc32c
 
 _BLOCK_BYTES = 64  # of SHA-1
 _finish = methodcaller("digest")
