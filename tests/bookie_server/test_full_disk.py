@@ -243,7 +243,7 @@ async def test_full_disk_is_emptied_by_deleting_ledgers(world: World, brim: bool
     await world.end(signal.SIGKILL)
 
     lane = await world.start()
-    await eventually(world.is_writable, 20, 0.05)  # what compaction had not come to, it goes on with
+    await eventually(world.is_writable, 20, 0.05)  # compaction continues with the segments that are left
     await world.check_all(lane)
     assert await world.is_deleted(lane, 12)
     assert await world.append(lane, 1) is Reason.FENCED

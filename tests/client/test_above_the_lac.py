@@ -8,20 +8,26 @@ import asyncio
 
 import pytest
 
-from bk_core.client import BookKeeper
+from bk_core.client import BookKeeper, LedgerWriter
 from bk_core.errors import ClientClosedError, InvalidArgumentError, NoSuchEntryError
 from tests.kit.memory_cluster import memory_cluster
 
 pytestmark = pytest.mark.rule("P15")
 
 
+async def ten_entries_above_the_lac(client: BookKeeper) -> LedgerWriter:
+    """Append ten entries to a new ledger. With deferred sync its LAC stays below all of them."""
+    writer = await client.create_ledger(deferred_sync=True)
+    for number in range(10):
+        writer.append_nowait(b"%d" % number)
+    await writer.flush()
+    return writer
+
+
 async def test_entries_above_the_lac_are_read_after_the_wait_and_the_writer_goes_on() -> None:
     async with asyncio.timeout(20), memory_cluster() as cluster:
         client = cluster.client()
-        writer = await client.create_ledger(deferred_sync=True)  # whose LAC stands still
-        for number in range(10):
-            writer.append_nowait(b"%d" % number)
-        await writer.flush()
+        writer = await ten_entries_above_the_lac(client)
         async with await client.open_ledger(writer.ledger_id, recover=False) as reader:
             assert reader.last_add_confirmed == -1
             with pytest.raises(InvalidArgumentError, match="cannot be read"):
@@ -85,10 +91,7 @@ async def read(client: BookKeeper, ledger_id: int, first: int, last: int, *, unc
 async def test_what_bookies_have_is_read_beyond_the_lac_if_the_caller_says_so() -> None:
     async with asyncio.timeout(20), memory_cluster() as cluster:
         client = cluster.client()
-        writer = await client.create_ledger(deferred_sync=True)  # whose LAC stands still
-        for number in range(10):
-            writer.append_nowait(b"%d" % number)
-        await writer.flush()
+        writer = await ten_entries_above_the_lac(client)
         assert await read(client, writer.ledger_id, 0, 9) == [b"%d" % number for number in range(10)]
         with pytest.raises(InvalidArgumentError, match="cannot be read"):
             await read(client, writer.ledger_id, 0, 9, unconfirmed=False)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a reader or a client closes, or is cancelled while it connects, whoever waits is told and nothing goes on."""
+"""A reader or a client that closes, or is cancelled while it connects, raises an error in each call that waits, and
+leaves no task behind."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SIZES, WANTED = (50_000, 800, 16), ColumnsWanted(3, (1, 2))
 
 
 async def read(entries: list[bytes], wanted: ColumnsWanted, digest_type: DigestType) -> list[EntryBatch | ColumnBatch]:
-    """What a task gets of a ledger of these entries; all of it must arrive, in order."""
+    """Read a ledger of these entries as a task does. All entries must arrive, in order."""
     found: list[EntryBatch | ColumnBatch] = []
     async with memory_cluster() as cluster:
         async with await cluster.client().create_ledger(digest_type=digest_type, password=b"secret") as ledger:

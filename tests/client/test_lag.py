@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients whose metadata server does not know yet what another client was told is done: ledgers and bookies."""
+"""The metadata server of a client may lag. It then lacks ledgers and bookies that another client has already made."""
 
 from __future__ import annotations
 

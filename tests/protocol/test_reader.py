@@ -171,7 +171,7 @@ def started(e: int = 3, qw: int = 3, **options: object) -> tuple[RangeRead, list
 
 
 def part_of(read: ev.SendRead, shape: tuple[int, int], count: int) -> memoryview | None:
-    """What the bookie holds of the first ``count`` ids that were asked for."""
+    """Return the entries that the bookie has of the first ``count`` ids of the request."""
     held = decode_frame(striped(int(read.bookie[1:]), *shape))
     part = held.select((held.entry_ids() >= read.first) & (held.entry_ids() < read.first + count))
     return memoryview(bytes(encode_frame(part, digester=None))) if len(part) else None

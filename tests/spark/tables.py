@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests without Spark write for the source and the sink: rows, ledgers and logs."""
+"""Makes the rows, ledgers and logs that tests without Spark give to the source and the sink."""
 
 from __future__ import annotations
 

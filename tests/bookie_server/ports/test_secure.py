@@ -147,9 +147,9 @@ async def test_a_role_gives_what_the_table_says_and_no_more(lane: str, tmp_path:
         ledger = world.ledger()
         world.give("reader", "CN=reader")
         world.give("writer", "CN=writer")
-        for who in ("reader", "writer"):
-            rights = Right.LOOK | Right.READ if who == "reader" else Right(31)
-            async with world.lane(lane, who) as there:
+        for role in ("reader", "writer"):
+            rights = Right.LOOK | Right.READ if role == "reader" else Right(31)
+            async with world.lane(lane, role) as there:
                 for name, ask in everything(there, ledger).items():
                     need = next(needs[name] for needs in LANES.values() if name in needs)
                     try:
@@ -158,7 +158,7 @@ async def test_a_role_gives_what_the_table_says_and_no_more(lane: str, tmp_path:
                     except RefusedError as error:
                         reason = error.reason
                     allowed = reason not in (Reason.PERMISSION_DENIED, Reason.GRANT_NEEDED)
-                    assert allowed is (need.right in rights), f"{who}: {name}: {reason.name}"
+                    assert allowed is (need.right in rights), f"{role}: {name}: {reason.name}"
 
 
 @on_our_lanes

@@ -342,7 +342,7 @@ def ruled_out_by_standing_still(ruled_out: Any, self: HeadChange[Any], doubt: An
 
 @FAN_OUT.instead(HeadChange, "_write", "one log at a time", "K10")
 def one_multi_a_log(write: Any, self: HeadChange[Any]) -> Steps[None]:
-    """The first log alone, as if the others were to follow."""
+    """Publish to the first log alone, as if the publishes to the other logs came later."""
     steps = write(self)
     request = next(steps)
     assert isinstance(request, ask.WriteHeads)

@@ -49,7 +49,7 @@ def nothing(*_: Any, **__: Any) -> None:
 
 
 def over_files(owner: type, name: str, **methods: Callable[[Any], Any]) -> Change:
-    """Return the change that runs this method of ``owner`` over files of which some methods are others."""
+    """Return the change that runs this method of ``owner`` over files with some methods replaced."""
 
     def over(original: Any, self: Any, *args: Any) -> Any:
         files = self._files

@@ -215,7 +215,7 @@ def test_a_query_that_goes_on_waits_longer_for_a_first_look_than_one_that_begins
 
     watch = Watch(begin, WatchTimes(first_look_s=0.1, retry_s=0.01, give_up_s=10.0))
     refusals[0] = 1
-    assert fails(watch.seen, MetadataUnavailableError), "at its start it is told at once"
+    assert fails(watch.seen, MetadataUnavailableError), "a watch that begins raises its first error at once"
     watch.seen()
     watch.stop()  # as after a minute without a call
     refusals[0], notes.look_s = 3, 0.4

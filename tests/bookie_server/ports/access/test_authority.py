@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who makes grants, who cannot keep others from getting theirs, and how long a bookie goes by the roles and ledgers
-that it read: seconds, and an hour while the store is away."""
+"""A bookie makes grants for clients, and no client can keep another from its grant. The bookie trusts the roles and
+ledgers that it read for some seconds, or for an hour while the store is away."""
 
 from __future__ import annotations
 
