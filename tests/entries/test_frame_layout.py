@@ -130,7 +130,7 @@ REFUSED: dict[str, dict[str, object]] = {
     "the other reserved flag": {"flags": frame_flags.MANY_LEDGERS},
     "the flag of partial frames": {"flags": frame_flags.PARTIAL},
     "an unknown flag": {"flags": 0x100},
-    "digest type 5": {"digest_type": 5},
+    "an unknown digest type": {"digest_type": max(DigestType) + 1},
     "no digest type": {"digest_type": 0, "columns": ONE[:4]},
     "negative ledger": {"ledger_id": -1},
     "negative entry id": {"first_entry_id": -1},
@@ -242,7 +242,7 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(noise: bytes) -> None:
 @examples(4)
 @given(
     flags=st.integers(0, 31),
-    digest_type=st.integers(0, 4),
+    digest_type=st.integers(0, max(DigestType)),
     count=st.integers(0, 6),
     first_entry_id=st.integers(-1, 12),
     before=st.integers(-1, 5),

@@ -18,6 +18,7 @@ from bk_core.metadata.layout import Layout, ledger_path, parse_service_uri
 from bk_core.metadata.port import MetadataStore
 from bk_core.metadata.records import Cookie, decode_cookie, encode_cookie
 from bk_core.model import BOOKIE_RPC, BookieServiceInfo, DigestType, Endpoint, Fragment, LedgerMetadata, LedgerState
+from tests.interop.cells import DIGESTS
 from tests.interop.jars import SECOND
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern
@@ -44,7 +45,7 @@ def store(apache: ApacheCluster) -> Iterator[MetadataStore]:
         yield opened
 
 
-@pytest.mark.parametrize("digest", [kind.name for kind in DigestType])
+@pytest.mark.parametrize("digest", DIGESTS)
 def test_we_read_a_ledger_that_java_wrote(client: JavaClient, store: MetadataStore, digest: str) -> None:
     ledger = client.create(digest=digest, password=EVERY_BYTE, custom={"a": EVERY_BYTE, "empty": b""})
     opened = store.read_ledger(ledger.ledger_id).value

@@ -43,7 +43,7 @@ from tests.protocol import test_transitions_recovery as recovery_sweep
 from tests.protocol import test_transitions_writer as writer_sweep
 
 DOC = Path(__file__).parents[2] / "docs" / "protocol.md"
-CHARACTERS_MAX = 55_000
+PROSE_CHARACTERS_MAX = 28_000
 COLUMNS = 100
 BLOCK = re.compile(r"(?<=<!-- list: )([a-z ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
 SHAPES = [(3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 2, 2), (5, 3, 2), (5, 2, 2), (5, 3, 3), (6, 3, 2), (6, 3, 3), (7, 3, 3)]
@@ -235,7 +235,7 @@ MODULES = (events, machine_events, ask, leadership_events)
 ELSEWHERE = {"LedgerMetadata", "LedgerState", "NewExtent"}
 
 
-def test_the_page_stays_short() -> None:
-    assert len(DOC.read_text(encoding="utf-8")) <= CHARACTERS_MAX, (
-        "shorten the prose, or raise the limit for a new event"
-    )
+def test_the_prose_of_the_page_stays_short() -> None:
+    prose = BLOCK.sub("", DOC.read_text(encoding="utf-8"))
+
+    assert len(prose) <= PROSE_CHARACTERS_MAX, "shorten the text outside the generated lists"

@@ -6,13 +6,14 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINES_MAX = 2_950
+LINES_MAX = 2_550
 
 
 def _own_files() -> list[Path]:
-    """Return the files of the protocol without those of replication, which a reader of the protocol may leave out."""
+    """Return the files of the protocol without the list of events, and without replication, which a reader of the
+    protocol may leave out."""
     protocol = ROOT / "bk_core" / "protocol"
-    return [path for path in protocol.rglob("*.py") if path.parent.name != "replication"]
+    return [path for path in protocol.rglob("*.py") if path.parent.name != "replication" and path.name != "events.py"]
 
 
 def test_the_protocol_is_under_its_number_of_lines() -> None:
