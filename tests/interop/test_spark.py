@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bk_core.model import DIGEST_TYPE_NAMES
+from tests.interop.cells import DIGESTS
 from tests.interop.java_process import PeerError
 from tests.interop.pattern import Pattern
 from tests.interop.peer_client import PASSWORD, JavaClient, added
@@ -34,7 +34,7 @@ def values(spark: Any, cluster: ApacheCluster, what: str, **options: str) -> lis
     return [bytes(row.value) for row in frame.select("value").collect()]
 
 
-@pytest.mark.parametrize("digest", DIGEST_TYPE_NAMES)
+@pytest.mark.parametrize("digest", DIGESTS)
 def test_spark_reads_what_java_wrote(spark: Any, apache: ApacheCluster, java: JavaClient, digest: str) -> None:
     ledger = java.create(digest=digest)
     ledger.add(2000, PATTERN)
