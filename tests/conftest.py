@@ -31,7 +31,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java that a test starts. Else it compiles for the few queries of a test as for a day's work: half of the
 time of a suite."""
 LONGEST = (
-    *("spark classic", "trials/spark/test_spark_trial.py", "spark connect", "e2e", "trials/heal/test_heal_trial.py"),
+    *("spark classic", "spark e2e", "trials/spark/test_spark_trial.py", "spark connect", "e2e"),
+    "trials/heal/test_heal_trial.py",
     *("trials/topics/test_topics_trial.py", "interop/test_pulsar_topics.py", "interop/test_tools.py"),
     *("spark standalone", "interop/test_pulsar_spark.py", "release/test_upgrade.py"),
 )
@@ -135,8 +136,8 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _group(item: pytest.Item) -> str:
     parts = item.path.relative_to(item.config.rootpath).parts[1:]
     if parts[0] == "spark" and item.get_closest_marker("spark"):
-        mode = item.callspec.params.get("mode", "classic") if hasattr(item, "callspec") else "classic"
-        return f"spark {mode}"
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        return f"spark {params.get('mode', 'e2e')}"
     params = item.callspec.params if hasattr(item, "callspec") else {}
     has_cluster = "cluster" in getattr(item, "fixturenames", ()) or params.get("served") == "processes"
     if parts[0] in ("cli", "e2e") and has_cluster:

@@ -21,14 +21,14 @@ from tests.sim.shrink import shrink
 from tests.sim.wanted import WANTED
 
 SHORT = (
-    ("protocol", 2400),
-    ("apache", 600),
-    ("heal", 900),
-    ("quorum", 600),
-    ("storage", 700),
-    ("disk", 250),
-    ("logs", 500),
-    ("threads", 250),
+    ("protocol", 1200),
+    ("apache", 400),
+    ("heal", 500),
+    ("quorum", 400),
+    ("storage", 400),
+    ("disk", 150),
+    ("logs", 300),
+    ("threads", 150),
 )
 """The profiles of the short form, with their numbers of schedules. It has no time limit, so that a slow machine reaches
 the same states."""

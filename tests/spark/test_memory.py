@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.clusters import temporary_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.alone, pytest.mark.rule("K5")]
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.rule("K5")]
 
 ROOT = Path(__file__).parents[2]
 OWN_MIB_MAX = 128

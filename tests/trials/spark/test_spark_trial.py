@@ -26,7 +26,7 @@ HAPPENED = {  # (kind, first round, number of rounds): the counts that must not 
     ("leaders", 0, 1): ("leaders",),
     ("drivers", 1, 1): ("killed sent",),
 }
-SLOW = (("answers", 3, 1), ("outages", 0, 2), ("drivers", 1, 1))
+SLOW = (("answers", 3, 1), ("outages", 0, 2), ("drivers", 1, 1), ("commit-files", 0, 2), ("bookies", 0, 2))
 
 
 @pytest.fixture(scope="module")
