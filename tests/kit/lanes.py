@@ -33,7 +33,7 @@ from tests.kit.canaries import PASSWORD
 from tests.kit.memory_bookie import MemoryNetwork
 
 KEY = ledger_key(PASSWORD)
-DEADLINE_S = 5.0
+DEADLINE_S = 20.0
 
 _FIRST, *_OTHERS = LANES
 ON_EACH_LANE = pytest.mark.parametrize(
