@@ -21,13 +21,16 @@ ROOT = SCRIPT.parent.parent.parent
 @pytest.mark.parametrize(
     ("lane", "when", "does"),
     [
-        *(
-            (lane, when, "wrote" if SURVIVES_FORK[lane] else "refused")
-            for lane in OURS
-            for when in ("open", "closed", "fork")
-        ),
-        *((lane, when, "wrote") for lane in OURS if not SURVIVES_FORK[lane] for when in ("unused", "spawn")),
-    ],
+        pytest.param(
+            lane,
+            when,
+            "wrote" if SURVIVES_FORK[lane] else "refused",
+            marks=pytest.mark.thorough if when == "closed" else (),
+        )
+        for lane in OURS
+        for when in ("open", "closed", "fork")
+    ]
+    + [(lane, when, "wrote") for lane in OURS if not SURVIVES_FORK[lane] for when in ("unused", "spawn")],
 )
 def test_a_forked_child_connects_or_is_refused_at_once_and_never_crashes(
     cluster: LocalCluster, lane: str, when: str, does: str

@@ -72,6 +72,7 @@ def test_the_same_bytes_get_the_same_answers(release: str, cluster: ProcessClust
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_a_query_of_spark_goes_on_from_the_kept_checkpoint(release: str, cluster: ProcessCluster) -> None:
     made = kept_of(release)
     command = [sys.executable, "-m", "tests.release.continue_query", cluster.uri, str(cluster.path / "checkpoint")]

@@ -15,9 +15,10 @@ from tests.spark.modes.kit import Source
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("N4", "N6")
 @pytest.mark.parametrize("mode", ["standalone"], indirect=True, scope="session")  # Spark speculates between hosts only
-@pytest.mark.parametrize("small", ["0", pytest.param("32k", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("small", ["0", "32k"])
 def test_a_late_attempt_of_a_finished_task_changes_nothing(
     source: Source, client: BookKeeper, tmp_path: Path, small: str
 ) -> None:

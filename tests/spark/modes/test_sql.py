@@ -8,7 +8,11 @@ from functools import partial
 
 import pytest
 
+from tests.kit.amount import thorough
 from tests.spark.modes.kit import Source, refusal, texts
+
+NOT_KEPT = ("ledgerPassword 'hidden'", "readMode 'fence'", "bookkeeper.readTimeoutMs '5'")
+"""Options that no table may keep."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -128,7 +132,7 @@ def test_a_table_shows_no_option_and_dropping_it_leaves_the_log(source: Source, 
 
 @pytest.mark.also_on("connect")
 @pytest.mark.rule("K2")
-@pytest.mark.parametrize("secret", ["ledgerPassword 'hidden'", "readMode 'fence'", "bookkeeper.readTimeoutMs '5'"])
+@pytest.mark.parametrize("secret", thorough(NOT_KEPT, NOT_KEPT[1:]))
 def test_no_table_holds_a_password_or_a_read_mode(source: Source, name: str, secret: str) -> None:
     options = source.sql_options() if "fence" not in secret else f"metadataServiceUri '{source.uri}', ledgerId '1'"
     told = refusal(lambda: source.sql(f"CREATE TABLE {name} USING bookkeeper OPTIONS ({options}, {secret})"))

@@ -40,12 +40,13 @@ need their roles. Meanwhile the clock of one bookie, which makes and checks gran
 
 
 @pytest.mark.e2e
+@pytest.mark.thorough
 @pytest.mark.zookeeper
 @pytest.mark.timeout(240)
 @pytest.mark.rule("D23", "L7")
 @pytest.mark.parametrize(
     ("kinds", "seed", "secure"),
-    [(SHORT, 1356, False), pytest.param(SECURE, 1359, True, marks=pytest.mark.thorough)],
+    [(SHORT, 1356, False), (SECURE, 1359, True)],
     ids=["open", "secure"],
 )
 def test_a_cluster_heals_itself_after_a_wipe_rotten_bytes_and_a_drain(
