@@ -31,8 +31,8 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every Java that a test starts. Else it compiles for the few queries of a test as for a day's work: half of the
 time of a suite."""
 LONGEST = (
-    *("spark classic", "spark e2e", "trials/spark/test_spark_trial.py", "spark connect", "e2e"),
-    "trials/heal/test_heal_trial.py",
+    *("spark classic", "spark e2e", "trials/spark/test_spark_trial.py", "spark connect"),
+    *("e2e", "trials/heal/test_heal_trial.py"),
     *("trials/topics/test_topics_trial.py", "interop/test_pulsar_topics.py", "interop/test_tools.py"),
     *("spark standalone", "interop/test_pulsar_spark.py", "release/test_upgrade.py"),
 )
@@ -65,8 +65,9 @@ def _own_ports(ports: range) -> range:
 
 @pytest.hookimpl(tryfirst=True)  # pytest chooses by marks in the same hook, and xdist reads them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs servers, and what ``--dist loadgroup`` keeps together on one worker: a mode of Spark, what
-    shares a cluster, or a file. A mode has a Java of its own, which costs as much as thirty tests until it is warm."""
+    """Marks what needs servers, and what ``--dist loadgroup`` keeps together on one worker: a mode of Spark,
+    Spark's tests without a mode, what shares a cluster, or a file. A mode has a Java of its own, which costs as much as
+    thirty tests until it is warm."""
     groups = {item: _group(item) for item in items}
     for item in items:
         if any(map(item.get_closest_marker, REAL)):
@@ -135,10 +136,9 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _group(item: pytest.Item) -> str:
     parts = item.path.relative_to(item.config.rootpath).parts[1:]
-    if parts[0] == "spark" and item.get_closest_marker("spark"):
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        return f"spark {params.get('mode', 'e2e')}"
     params = item.callspec.params if hasattr(item, "callspec") else {}
+    if parts[0] == "spark" and item.get_closest_marker("spark"):
+        return f"spark {params.get('mode', 'e2e')}"
     has_cluster = "cluster" in getattr(item, "fixturenames", ()) or params.get("served") == "processes"
     if parts[0] in ("cli", "e2e") and has_cluster:
         return parts[0]
