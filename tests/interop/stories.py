@@ -41,7 +41,7 @@ WOKEN, WOKEN_S = 6, 8.0
 """The number of entries, one after the other, that reach a tail within WOKEN_S seconds together. Without long polls
 each takes POLL_MS."""
 
-OUR_CONFIG = ClientConfig(add_timeout_ms=5_000, reconnect_budget_ms=500, lac_stall_ms=POLL_MS)
+OUR_CONFIG = ClientConfig(add_timeout_ms=20_000, reconnect_budget_ms=500, lac_stall_ms=POLL_MS)
 JAVA_CONF: Mapping[str, object] = {"addEntryTimeoutSec": 10, "readEntryTimeoutSec": 10}
 
 

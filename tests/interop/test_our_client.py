@@ -29,7 +29,7 @@ LARGE_LEDGER = 2**33 + 7
 @asynccontextmanager
 async def our_client(cluster: ApacheCluster) -> AsyncIterator[BookKeeper]:
     """Yield our client."""
-    config = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500)
+    config = ClientConfig(add_timeout_ms=20_000, lac_stall_ms=500)
     async with asyncio.timeout(STORY_S), await connect(cluster.uri, config=config) as client:
         yield client
 

@@ -49,7 +49,7 @@ async def some_of_ours(apache: ApacheCluster, path: Path, mixed: bool, client: B
 async def our_client(
     apache: ApacheCluster, path: Path, *, mixed: bool = False, **config: float | str
 ) -> AsyncIterator[BookKeeper]:
-    settings = ClientConfig(add_timeout_ms=5_000, lac_stall_ms=500, **config)
+    settings = ClientConfig(add_timeout_ms=20_000, lac_stall_ms=500, **config)
     async with (
         asyncio.timeout(STORY_S),
         await connect(apache.uri, config=settings) as client,
