@@ -31,7 +31,7 @@ from bk_core.entries.batch import (
     gather_payload,
     joined,
 )
-from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
+from bk_core.entries.digest import ENTRY_HEADER, FEW_ENTRIES, Digester, crc32c
 from bk_core.errors import IntegrityError, InvalidArgumentError, UnknownFlagsError
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX
@@ -49,6 +49,8 @@ CHECKED_BYTES = _CHECKED.size
 CRCS_AND_TAG = struct.Struct("<III")
 U32_LE = struct.Struct("<I")
 STRIPE_PREFIX = struct.Struct("<HHHHI")
+_LENGTHS_OF_FEW = tuple(struct.Struct(f"<{count}I") for count in range(FEW_ENTRIES + 1))
+"""The columns of lengths of up to FEW_ENTRIES entries, by the number of entries."""
 
 I64_MAX = (1 << 63) - 1
 DIGEST_NONE = 0
@@ -306,10 +308,11 @@ def check_frame(buf: Bytes, parsed: FrameHeader | None = None) -> FrameHeader:
 
 
 def _check_columns(header: FrameHeader, view: memoryview) -> None:
-    if header.count == 1 and header.flags in (0, APACHE_BYTES):
-        if U32_LE.unpack_from(view, FRAME_HEADER_BYTES)[0] != header.payload_bytes:
+    if header.count <= FEW_ENTRIES and header.flags in (0, APACHE_BYTES):
+        lengths = _LENGTHS_OF_FEW[header.count].unpack_from(view, FRAME_HEADER_BYTES)
+        if sum(lengths) != header.payload_bytes:
             refuse("lengths do not add up", header)
-        if header.flags and header.payload_bytes < APACHE_HEADER_BYTES:
+        if header.flags and min(lengths) < APACHE_HEADER_BYTES:
             refuse("an Apache entry shorter than its header", header)
         return
     columns = columns_of(header, view)

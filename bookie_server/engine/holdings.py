@@ -8,10 +8,10 @@ bytes asked for. All of this happens in memory on the loop's thread; only :func:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
-from bk_core.entries.frame import STRIPED, FrameKind, record_payload
+from bk_core.entries.frame import STRIPED, FrameKind, record_payload, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
 from bk_core.wire.lane.reasons import EntryRange, Reason
@@ -37,6 +37,9 @@ _FACTS_MAX = 1024
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
+GAP_BYTES_MAX, SPAN_BYTES_MAX = 16 << 10, 2 << 20
+"""The limits of frames that are read together. Between frames of one ledger there are headers and padding of groups,
+and short frames of other ledgers."""
 _FRAMES_MAX = 1024
 """The maximum number of frames of a plan."""
 
@@ -148,7 +151,7 @@ def _joined(found: tuple[Piece, ...], bytes_max: int, through: EntryId) -> tuple
             if size >= bytes_max:
                 return tuple(pieces.values()), run.first - 1
             size += run.place.size
-        pieces[run.place] = Piece(run.place, known.first if known else run.first, run.last)
+        pieces[run.place] = run if known is None else Piece(run.place, known.first, run.last)
     return tuple(pieces.values()), through
 
 
@@ -184,8 +187,51 @@ def answer_read(
     segment, but other copies, or none for a deleted ledger.
     """
     if isinstance(effect, events.ReadFrames):
-        return events.FramesRead(effect.request, [_read_piece(reader, piece) for piece in effect.pieces])
+        frames = [frame for pieces in spans(effect.pieces) for frame in _read_pieces(reader, pieces)]
+        return events.FramesRead(effect.request, frames)
     return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
+
+
+def spans(pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """Split pieces into those that are read together: whole frames that follow each other in a segment, with at most
+    GAP_BYTES_MAX between two of them, up to SPAN_BYTES_MAX in all."""
+    begin = 0
+    for k in range(1, len(pieces) + 1):
+        if k == len(pieces) or not _follows(pieces[begin], pieces[k - 1], pieces[k]):
+            yield pieces[begin:k]
+            begin = k
+
+
+def _follows(first: Piece, before: Piece, piece: Piece) -> bool:
+    if not (before.is_whole and piece.is_whole) or before.place.is_run or piece.place.is_run:
+        return False
+    place, end = piece.place, before.place.offset + before.place.size
+    return (
+        place.generation == before.place.generation
+        and 0 <= place.offset - end <= GAP_BYTES_MAX
+        and place.offset + place.size - first.place.offset <= SPAN_BYTES_MAX
+    )
+
+
+def _read_pieces(reader: SegmentReader, pieces: Sequence[Piece]) -> Iterator[bytes | bytearray | memoryview | None]:
+    together = _read_together(reader, pieces) if len(pieces) > 1 else [None]
+    for piece, frame in zip(pieces, together, strict=True):
+        yield _read_piece(reader, piece) if frame is None else frame
+
+
+def _read_together(reader: SegmentReader, pieces: Sequence[Piece]) -> Sequence[bytes | bytearray | memoryview | None]:
+    """Read several pieces at once. The result has None for each piece that must be read alone."""
+    if reader.is_given_up(pieces[0].place.generation):
+        return [None] * len(pieces)
+    try:
+        found = reader.read_together([piece.place for piece in pieces])
+        both = zip(pieces, found, strict=True)
+        return [
+            None if each is None else slice_frame(each[0], piece.first, piece.last, each[1]) for piece, each in both
+        ]
+    except Exception:  # a bug must not end the thread that serves all reads
+        logger.exception("%s and the frames behind it cannot be read together", pieces[0].place)
+        return [None] * len(pieces)
 
 
 def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:
@@ -195,7 +241,7 @@ def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memo
     try:
         if piece.last_only:
             return reader.read_lac_entry(place)
-        return reader.read_entries(place, piece.first, piece.last)
+        return reader.read_entries(place, piece.first, piece.last, is_whole=piece.is_whole)
     except IntegrityError as error:
         _note_damage(reader, place, error)
         return None

@@ -340,12 +340,14 @@ class ResumeStream:
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Part of an answer. It is the entries ``first`` to ``last`` of the frame at ``place``, or the frame itself if
-    these are all its entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``."""
+    these are all its entries. With ``last_only`` it is only the frame's last entry. The frame holds ``first``.
+    ``is_whole`` is a hint that these are all its entries, so that storage need not look for a part to read."""
 
     place: Place
     first: EntryId
     last: EntryId
     last_only: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

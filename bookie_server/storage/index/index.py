@@ -257,11 +257,10 @@ class LedgerIndex:
         lost = self._gather(search)
         if search.unresolved:
             return Lookup((), (), (), tuple(search.unresolved), first - 1)
-        spans, gaps = search.covered()
-        pieces = tuple(Piece(place, low, high) for low, high, place in spans)
+        pieces, gaps = search.covered()
         if not gaps:
-            return Lookup(pieces, (), (), (), search.through)
-        return self._answer(self._states.table.get(ledger_id), pieces, gaps, lost, search.through)
+            return Lookup(tuple(pieces), (), (), (), search.through)
+        return self._answer(self._states.table.get(ledger_id), tuple(pieces), gaps, lost, search.through)
 
     def place_of(self, ledger_id: LedgerId, entry_id: EntryId) -> Place | None:
         """Return a frame or run that holds this entry. Return None if there is none, or if something must be read

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bookie_server.machine.disk_places import Place, Unresolved
+from bookie_server.machine.events import Piece
 from bookie_server.storage.bytes.membership import Frame, Membership, RunMembers, Striping, cover, runs_of
 
 UNRESOLVED_MAX = 8
@@ -175,7 +176,7 @@ class Search:
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
-    def covered(self) -> tuple[list[tuple[int, int, Place]], list[tuple[int, int]]]:
+    def covered(self) -> tuple[list[Piece], list[tuple[int, int]]]:
         """Return which frame serves which ids, and the gaps that no frame covers, from first to ``through``."""
         first, through = self.first, self.through
         picked = [k for k, frame in enumerate(self.frames) if frame[0] <= through]
@@ -185,7 +186,9 @@ class Search:
             spans, gaps = cover([runs_of(*frame, first, through) for frame in frames], first, through)
         else:
             spans, gaps = _cover_dense(frames, first, through)
-        return [(low, high, self._place(picked[k])) for low, high, k in spans], gaps
+        return [
+            Piece(self._place(picked[k]), low, high, is_whole=frames[k][:2] == (low, high)) for low, high, k in spans
+        ], gaps
 
     def _place(self, k: int) -> Place:
         source = self.sources[k]

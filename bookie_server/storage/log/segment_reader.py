@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from bk_core.entries.frame import FrameKind, check_frame, entry_ids_of, frame_extent, slice_frame
+from bk_core.entries.frame import FrameHeader, FrameKind, check_frame, entry_ids_of, frame_extent, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.memory.slots import SLOT_BYTES_MIN, Slots
 from bk_core.model import EntryId, LedgerId
@@ -86,18 +86,55 @@ class SegmentReader:
         is damaged, and must be answered as UNKNOWN. If the system refuses the read (EIO, a missing segment), the
         IntegrityError is chained to the OSError.
         """
-        return self._read_twice(place, lambda data: self._checked(data, place, ledger_id))
+        return self._read_checked(place, ledger_id)[0]
+
+    def _read_checked(self, place: Place, ledger_id: LedgerId | None) -> tuple[memoryview, FrameHeader]:
+        """Do the same as :meth:`read`, and also return the frame's header."""
+
+        def checked(data: bytes | memoryview) -> tuple[memoryview, FrameHeader]:
+            return memoryview(data), check_stored_frame(data, place, self._incarnation, ledger_id)
+
+        return self._read_twice(place, checked)
 
     def read_entries(
-        self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
+        self,
+        place: Place,
+        first: EntryId,
+        last: EntryId,
+        *,
+        ledger_id: LedgerId | None = None,
+        is_whole: bool = False,
     ) -> bytes | bytearray | memoryview | None:
         """Return the entries first to last (both inclusive) of the frame at ``place`` as a frame, or None if it holds
         none of them. A run must hold all of them, and the result is then several whole frames, one behind the other.
-        Receivers must ignore bytes 60–63. Raises the errors of :meth:`read`."""
+        Receivers must ignore bytes 60–63. ``is_whole`` says that these are probably all entries of the frame, so that
+        the frame is read at once. Raises the errors of :meth:`read`."""
         if place.is_run:
             return self._read_twice(place, lambda data: entries_of_run(data, place, self._incarnation, first, last))
-        cut = self._cut(place, first, last) if _is_cut(place, first, last) else None
-        return slice_frame(self.read(place, ledger_id=ledger_id), first, last) if cut is None else cut
+        cut = self._cut(place, first, last) if not is_whole and _is_cut(place, first, last) else None
+        if cut is not None:
+            return cut
+        frame, header = self._read_checked(place, ledger_id)
+        return slice_frame(frame, first, last, header)
+
+    def read_together(self, places: Sequence[Place]) -> list[tuple[memoryview, FrameHeader] | None]:
+        """Return whole frames of one segment, each with its header, after one read of everything from the first to the
+        last. The places are in order, and each frame is checked as :meth:`read` checks it. The result has None for a
+        frame that must be read alone, because a check failed or the system refused the read."""
+        begin, end = places[0].offset, places[-1].offset + places[-1].size
+        try:
+            data = self._pread(Place(places[0].generation, begin, end - begin))
+        except OSError:
+            return [None] * len(places)
+        self.reads += 1
+        view = memoryview(data)
+        return [self._of_span(view[place.offset - begin :][: place.size], place) for place in places]
+
+    def _of_span(self, frame: memoryview, place: Place) -> tuple[memoryview, FrameHeader] | None:
+        try:
+            return frame, check_stored_frame(frame, place, self._incarnation)
+        except IntegrityError:
+            return None
 
     def read_at_once(
         self, place: Place, first: EntryId, last: EntryId, *, ledger_id: LedgerId | None = None
@@ -250,10 +287,6 @@ class SegmentReader:
             return self._files.read(handle, place.size, place.offset)
         slot = self._slots.take(place.size)
         return slot[: self._files.read_into(handle, slot, place.offset)]
-
-    def _checked(self, data: bytes | memoryview, place: Place, ledger_id: LedgerId | None) -> memoryview:
-        check_stored_frame(data, place, self._incarnation, ledger_id)
-        return memoryview(data)
 
     def _handle(self, generation: int) -> Handle:
         opened = self._handles.get(generation)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -13,11 +14,15 @@ from hypothesis import strategies as st
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.frame import FrameKind, encode_striped, entry_ids_of, frame_extent, parse_header, slice_frame
 from bk_core.model import DigestType
-from bookie_server.engine.holdings import IndexHoldings
+from bookie_server.engine.holdings import GAP_BYTES_MAX, IndexHoldings, answer_read, spans
 from bookie_server.machine.disk_places import Place
+from bookie_server.machine.events import FramesRead, Piece, ReadFrames
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, LookupPlan, Pending
 from bookie_server.storage.bytes.membership import runs_of_ids
+from bookie_server.storage.bytes.segment import segment_name
+from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex, Lookup
+from bookie_server.storage.log.segment_reader import SegmentReader
 from tests.bookie_server.storage.log.test_entry_cuts import Counting
 from tests.kit.amount import examples
 from tests.kit.lanes import digester, frame
@@ -132,6 +137,95 @@ def test_a_part_is_planned_by_the_frames_in_it_not_by_those_in_the_range(size: i
         first, parts = plan.answered_through + 1, parts + 1
     assert parts == -(-frames // frames_of_a_part)
     assert (len(index.found), sum(index.found)) == (parts, frames)
+
+
+def test_a_piece_with_all_entries_of_its_frame_says_so() -> None:
+    real, _, places = build([("dense", 0, 4), ("dense", 4, 4), ("dense", 8, 4)])
+    pieces = {(piece.first, piece.last): piece.is_whole for piece in real.plan(LEDGER, 2, 9, 1 << 20, {}).pieces}
+    assert pieces == {(2, 3): False, (4, 7): True, (8, 9): False}
+    assert len(places) == 3
+
+
+class ReadSizes(Files):
+    """Notes the size of each read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[int] = []
+
+    def read(self, handle: Handle, size: int, offset: int) -> bytes:
+        self.reads.append(size)
+        return super().read(handle, size, offset)
+
+    def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
+        self.reads.append(len(view))
+        return super().read_into(handle, view, offset)
+
+
+def read_of(storage: Storage, pieces: list[Piece]) -> list[bytes | None]:
+    answer = answer_read(storage.reader, ReadFrames((1, 1), pieces))
+    assert isinstance(answer, FramesRead)
+    return [None if frame is None else bytes(frame)[64:] for frame in answer.frames]
+
+
+@pytest.mark.rule("S5")
+def test_whole_frames_that_follow_each_other_are_read_together_and_each_is_checked(tmp_path: Path) -> None:
+    files = ReadSizes()
+    storage = Storage(tmp_path / "d", files=files, segment_bytes=1 << 20)
+    frames = [world_frame(2, [k], size=70_000) for k in range(4)]
+    places = [*storage.append(*frames[:3]), *storage.append(frames[3])]
+    pieces = [Piece(place, k, k, is_whole=True) for k, place in enumerate(places)]
+    storage.reader.read(places[0])  # opens the segment
+    files.reads.clear()
+    assert read_of(storage, pieces) == [frame[64:] for frame in frames]
+    assert len(files.reads) == 1
+    parts = [Piece(piece.place, piece.first, piece.last) for piece in pieces]
+    assert read_of(storage, parts) == [frame[64:] for frame in frames]
+    assert len(files.reads) > 4, "what may be a part is read alone"
+    path = tmp_path / "d" / "segments" / segment_name(places[1].generation)
+    content = bytearray(path.read_bytes())
+    content[places[1].offset + 1000] ^= 1
+    path.write_bytes(content)
+    assert read_of(storage, pieces) == [frames[0][64:], None, frames[2][64:], frames[3][64:]]
+    assert storage.reader.damaged == 1
+    storage.reader.give_up(places[0].generation)
+    assert read_of(storage, pieces) == [None] * 4
+    storage.close()
+
+
+@pytest.mark.parametrize(
+    ("places", "together"),
+    [
+        ([Place(1, 0, 100), Place(1, 100, 100), Place(1, 200, 100)], [3]),
+        ([Place(1, 0, 100), Place(1, 100 + GAP_BYTES_MAX, 100)], [2]),
+        ([Place(1, 0, 100), Place(1, 101 + GAP_BYTES_MAX, 100)], [1, 1]),
+        ([Place(1, 100, 100), Place(1, 0, 100)], [1, 1]),
+        ([Place(1, 0, 100), Place(2, 100, 100)], [1, 1]),
+        ([Place(1, 0, 100), Place(1, 100, 100, run_of=7), Place(1, 200, 100)], [1, 1, 1]),
+        ([Place(1, k << 20, 1 << 20) for k in range(5)], [2, 2, 1]),
+    ],
+)
+def test_frames_that_are_read_together_are_near_each_other_and_few(places: list[Place], together: list[int]) -> None:
+    pieces = [Piece(place, k, k, is_whole=True) for k, place in enumerate(places)]
+    assert [len(some) for some in spans(pieces)] == together
+
+
+def test_a_reader_that_fails_for_frames_together_reads_each_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(SegmentReader):
+        def read_together(self, places: Sequence[Place]) -> NoReturn:
+            raise ValueError("a bug")
+
+    storage = Storage(tmp_path / "d")
+    frames = [world_frame(2, [k]) for k in range(2)]
+    places = storage.append(*frames)
+    storage.reader.__class__ = Wrong
+    assert read_of(storage, [Piece(place, k, k, is_whole=True) for k, place in enumerate(places)]) == [
+        frame[64:] for frame in frames
+    ]
+    assert "a bug" in caplog.text
+    storage.close()
 
 
 def any_holds(dumb: MemoryHoldings, entry: int) -> bool:

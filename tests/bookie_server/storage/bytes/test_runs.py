@@ -224,7 +224,7 @@ def test_an_index_is_read_in_parts(tmp_path: Path) -> None:
     block = known[IndexBlock(0x1234, 0)]
     search = Search(ledger_id, 0, 5, 64, 1 << 20, known.get, DamagedPlaces())
     block.candidates(search)
-    assert search.covered()[0][0][:2] == (0, 5)
+    assert (search.covered()[0][0].first, search.covered()[0][0].last) == (0, 5)
     with pytest.raises(IntegrityError):
         indexes.read(IndexBlock(0x1234, 2))
     with pytest.raises(IntegrityError):
