@@ -6,6 +6,7 @@ from __future__ import annotations
 import hmac
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -18,9 +19,13 @@ HEADER_BYTES = 32
 _LAC_BODY = struct.Struct(">qq")
 
 
-def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Digester) -> EntryBatch:
-    """Return entries in Apache's layout as a batch. ``begins`` has the position of each in ``buffer``. Verifies each
-    digest and copies the payload. Raises IntegrityError, which names the first bad entry."""
+def split_entries(
+    buffer: memoryview, begins: I64, lengths: U32, digester: Digester, *, keep_heads: bool = False
+) -> EntryBatch:
+    """Return entries in Apache's layout as a batch. ``begins`` has the position of each in ``buffer``, in order.
+    Verifies each digest. Raises IntegrityError, which names the first bad entry. The payloads are copied. With
+    ``keep_heads`` nothing is copied: the batch is ``buffer``, up to the end of the last entry, has the column
+    ``heads``, and does not know the ledger's length."""
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if lengths.size == 0:
         return EntryBatch(lengths=lengths, payload=memoryview(b""), ledger_id=digester.ledger_id)
@@ -50,9 +55,9 @@ def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Diges
             value=f"ledger {digester.ledger_id}, entry {int(ids[int(right.argmin())])}",
             remedy="read another copy",
         )
-    return EntryBatch(
+    batch = EntryBatch(
         lengths=payload_lengths,
-        payload=memoryview(b"".join(payloads)),
+        payload=memoryview(b"" if keep_heads else b"".join(payloads)),
         ledger_id=digester.ledger_id,
         first_entry_id=int(ids.min()),
         digests=digests,
@@ -64,10 +69,16 @@ def split_entries(buffer: memoryview, begins: I64, lengths: U32, digester: Diges
         ledger_lengths=ledger_lengths,
         payload_crcs=crcs,
     ).compact()
+    return _with_heads(batch, buffer, begins + lengths) if keep_heads else batch
 
 
 def split_few(
-    buffer: memoryview, begins: Sequence[int], lengths: Sequence[int], digester: Digester
+    buffer: memoryview,
+    begins: Sequence[int],
+    lengths: Sequence[int],
+    digester: Digester,
+    *,
+    keep_heads: bool = False,
 ) -> EntryBatch | None:
     """Do the same as :func:`split_entries` for a few entries, without numpy's fixed cost. Return None for entries that
     fail a check or whose ids are not consecutive; the caller then calls :func:`split_entries`."""
@@ -90,9 +101,9 @@ def split_few(
     if before < 0 or ids != tuple(range(ids[0], ids[0] + len(ids))):
         return None
     follows = ledger_lengths == tuple(accumulate(sizes[1:], initial=ledger_lengths[0]))
-    return EntryBatch(
+    batch = EntryBatch(
         lengths=np.array(sizes, dtype=np.uint32),
-        payload=memoryview(b"".join(payloads)),
+        payload=memoryview(b"" if keep_heads else b"".join(payloads)),
         ledger_id=digester.ledger_id,
         first_entry_id=ids[0],
         digests=np.frombuffer(b"".join(digests), np.uint8).reshape(len(ids), digester.digest_bytes),
@@ -102,6 +113,14 @@ def split_few(
         length_before=before,
         ledger_lengths=None if follows else np.array(ledger_lengths, dtype=np.int64),
     )
+    return _with_heads(batch, buffer, np.array(begins) + np.array(lengths)) if keep_heads else batch
+
+
+def _with_heads(batch: EntryBatch, buffer: memoryview, ends: I64) -> EntryBatch:
+    """Return the batch with ``buffer`` as its payload. ``ends`` has the end of each entry in it."""
+    lengths = np.diff(ends, prepend=0).astype(np.uint32)
+    payload, heads = buffer[: int(ends[-1])], lengths - batch.lengths
+    return replace(batch, lengths=lengths, payload=payload, heads=heads, length_before=-1, ledger_lengths=None)
 
 
 def entry_headers_of(buffer: memoryview, begins: I64) -> I64:

@@ -72,6 +72,10 @@ class EntryBatch:
     including each entry, and is given only if it does not follow from ``length_before``. ``digests`` has a row of bytes
     per entry, Apache's digest of type ``digest_type``. ``payload_crcs`` has the CRC32C of each payload, if the check of
     the digests computed it.
+
+    If ``heads`` is given, each entry in ``payload`` has bytes before its own payload, which are those of Apache's entry
+    and of frames. ``heads`` has their number, and ``lengths`` includes them. Only a read with ``keep_heads`` returns
+    such batches.
     """
 
     lengths: U32
@@ -86,6 +90,7 @@ class EntryBatch:
     length_before: int = 0
     ledger_lengths: I64 | None = None
     payload_crcs: U32 | None = None
+    heads: U32 | None = None
     _offsets: I64 | None = field(default=None, repr=False)
 
     @classmethod
@@ -236,6 +241,7 @@ class EntryBatch:
             length_before=before,
             ledger_lengths=ledger_lengths,
             payload_crcs=None if self.payload_crcs is None else self.payload_crcs[at],
+            heads=None if self.heads is None else self.heads[at],
             _offsets=None,
         )
 
@@ -286,6 +292,7 @@ class EntryBatch:
             lacs=_column(batches, cls.entry_lacs),
             length_before=first.length_before if known else -1,
             ledger_lengths=_column(batches, cls.cumulative_lengths) if known else None,
+            heads=joined_heads(batches),
         ).compact()
 
     @classmethod
@@ -304,6 +311,15 @@ class EntryBatch:
 
 def _column(batches: Sequence[EntryBatch], of: Callable[[EntryBatch], Any]) -> I64:
     return np.concatenate([of(batch) for batch in batches])
+
+
+def joined_heads(batches: Sequence[EntryBatch]) -> U32 | None:
+    """Return the column ``heads`` of these batches together, or None if no batch has it."""
+    if all(batch.heads is None for batch in batches):
+        return None
+    return np.concatenate(
+        [np.zeros(len(batch), np.uint32) if batch.heads is None else batch.heads for batch in batches]
+    )
 
 
 def _check_same(batches: Sequence[EntryBatch]) -> None:

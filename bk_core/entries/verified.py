@@ -33,23 +33,26 @@ from bk_core.errors import IntegrityError
 _ENTRIES = int(FrameKind.ENTRIES)
 
 
-def verified_batches(frames: memoryview, digester: Digester, *, always: bool) -> list[EntryBatch]:
+def verified_batches(
+    frames: memoryview, digester: Digester, *, always: bool, keep_heads: bool = False
+) -> list[EntryBatch]:
     """Return the batches in the frames of a bookie's answer. Raises IntegrityError for the first frame that fails a
     check.
 
     Both CRCs of each frame are checked, and the digests of entries in a frame that the bookie cut, or in all frames
     with ``always`` (recovery, MAC ledgers). A stored frame has its placement stamp as tag; a frame that was cut has the
     tag 0 (docs/formats.md §1.4). In frames in Apache's layout the digests are always verified. They cover all bytes of
-    the payload, so its CRC is checked only if the ledger has no digests.
+    the payload, so its CRC is checked only if the ledger has no digests. With ``keep_heads`` their payloads are not
+    copied, and the batch has the column ``heads``.
     """
     if frames.nbytes >= FRAME_HEADER_BYTES:
         header = parse_header(frames)
         if FRAME_HEADER_BYTES + header.columns_bytes + header.payload_bytes == frames.nbytes:  # one frame, as usual
-            return [_batch_of_run(frames, ((header, frames),), digester, always=always)]
+            return [_batch_of_run(frames, ((header, frames),), digester, always=always, keep_heads=keep_heads)]
     batches, at = [], 0
     for run in _runs(split_frames(frames)):
         end = at + sum([each.size for each, _ in run])
-        batches.append(_batch_of_run(frames[at:end], run, digester, always=always))
+        batches.append(_batch_of_run(frames[at:end], run, digester, always=always, keep_heads=keep_heads))
         at = end
     return batches
 
@@ -57,13 +60,15 @@ def verified_batches(frames: memoryview, digester: Digester, *, always: bool) ->
 _Frames = Sequence[tuple[FrameHeader, memoryview]]
 
 
-def _batch_of_run(buffer: memoryview, run: _Frames, digester: Digester, *, always: bool) -> EntryBatch:
+def _batch_of_run(
+    buffer: memoryview, run: _Frames, digester: Digester, *, always: bool, keep_heads: bool
+) -> EntryBatch:
     """Return the entries of a run of frames as one batch. ``buffer`` has the bytes of all frames."""
     header, frame = run[0]
     if header.kind != _ENTRIES:
         raise IntegrityError("a bookie answered with a record", value=f"kind {header.kind}")
     if header.flags == APACHE_BYTES:
-        return _joined(buffer, run, digester)
+        return _joined(buffer, run, digester, keep_heads=keep_heads)
     return decode_frame(frame, digester=digester, verify_digests=always or header.tag == 0, parsed=header)
 
 
@@ -84,7 +89,7 @@ def _continues(before: FrameHeader, header: FrameHeader) -> bool:
     )
 
 
-def _joined(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch:
+def _joined(buffer: memoryview, run: _Frames, digester: Digester, *, keep_heads: bool) -> EntryBatch:
     """Return the entries of a run of frames as one batch. ``buffer`` has the bytes of all frames."""
     check = check_header if digester.digest_bytes else check_frame
     for header, frame in run:
@@ -92,16 +97,16 @@ def _joined(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch:
         if header.ledger_id != digester.ledger_id:
             refuse(f"expected ledger {digester.ledger_id}", header)
     counts = [header.count for header, _ in run]
-    batch = _few(buffer, run, digester) if sum(counts) <= FEW_ENTRIES else None
+    batch = _few(buffer, run, digester, keep_heads) if sum(counts) <= FEW_ENTRIES else None
     if batch is None:
-        batch = _many(buffer, run, counts, digester)
+        batch = _many(buffer, run, counts, digester, keep_heads)
     first = run[0][0]
     if batch.ids is not None or batch.first_entry_id != first.first_entry_id:
         refuse("entry ids differ from those inside the entries", first)
     return batch
 
 
-def _few(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch | None:
+def _few(buffer: memoryview, run: _Frames, digester: Digester, keep_heads: bool) -> EntryBatch | None:
     begins, lengths, at = list[int](), list[int](), 0
     for header, frame in run:
         at += FRAME_HEADER_BYTES + header.columns_bytes
@@ -109,11 +114,11 @@ def _few(buffer: memoryview, run: _Frames, digester: Digester) -> EntryBatch | N
             begins.append(at)
             lengths.append(length)
             at += length
-    return split_few(buffer, begins, lengths, digester)
+    return split_few(buffer, begins, lengths, digester, keep_heads=keep_heads)
 
 
-def _many(buffer: memoryview, run: _Frames, counts: Sequence[int], digester: Digester) -> EntryBatch:
+def _many(buffer: memoryview, run: _Frames, counts: Sequence[int], digester: Digester, keep_heads: bool) -> EntryBatch:
     lengths = np.concatenate([np.frombuffer(frame, "<u4", header.count, FRAME_HEADER_BYTES) for header, frame in run])
     heads = np.cumsum([FRAME_HEADER_BYTES + header.columns_bytes for header, _ in run])
     begins = np.cumsum(lengths, dtype=np.int64) - lengths + np.repeat(heads, counts)
-    return split_entries(buffer, begins, lengths, digester)
+    return split_entries(buffer, begins, lengths, digester, keep_heads=keep_heads)

@@ -75,12 +75,22 @@ class Window:
         self.answers[request] = Answer(index, first, self.last if last is None else last)
 
     def verified(
-        self, request: int, frames: memoryview, digester: Digester, always: bool, parts: Parts | None = None
+        self,
+        request: int,
+        frames: memoryview,
+        digester: Digester,
+        always: bool,
+        parts: Parts | None = None,
+        *,
+        keep_heads: bool = False,
     ) -> list[EntryBatch]:
         """Verify a part of an answer. Raises IntegrityError for a bad digest or an id not asked for."""
         answer = self.answers[request]
         answer.heard, answer.size = True, answer.size + len(frames)
-        batches = parts.verified(frames, digester) if parts else verified_batches(frames, digester, always=always)
+        if parts:
+            batches = parts.verified(frames, digester)
+        else:
+            batches = verified_batches(frames, digester, always=always, keep_heads=keep_heads)
         for batch in batches:
             if batch.first_entry_id < answer.first or batch.last_entry_id > answer.last:
                 raise IntegrityError(

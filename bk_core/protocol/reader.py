@@ -44,8 +44,8 @@ class RangeRead:
 
     ``prefer`` turns the ring of ensemble indices, so that readers spread over the bookies. Bookies in ``avoid`` are
     asked last. With ``verify_each`` the digest of each entry is checked, too. With ``parts`` only these parts of the
-    entries are read. ``new_number`` numbers the requests of reads that share a driver. ``suspects`` are the bookies
-    that failed or were late.
+    entries are read. With ``keep_heads`` a batch may have the column ``heads``. ``new_number`` numbers the requests of
+    reads that share a driver. ``suspects`` are the bookies that failed or were late.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class RangeRead:
         avoid: Collection[BookieId] = (),
         verify_each: bool = False,
         parts: Parts | None = None,
+        keep_heads: bool = False,
         new_number: Callable[[], int] | None = None,
     ) -> None:
         assert 0 <= first <= last + 1, (first, last)
@@ -71,7 +72,7 @@ class RangeRead:
         self.next = first  # next id to deliver
         self.done = False
         self.suspects: dict[BookieId, None] = {}  # in the order of failure
-        self._parts = parts
+        self._parts, self._keep_heads = parts, keep_heads
         self._avoid = dict.fromkeys(avoid)  # `avoid` and the suspects
         self._always = verify_each or digester.digest_type.needs_key
         self._striped = metadata.ensemble_size > metadata.write_quorum_size
@@ -217,7 +218,14 @@ class RangeRead:
     def _frames(self, window: Window, event: ev.FramesRead) -> list[ReadEffect]:
         answer = window.answers[event.request]
         try:
-            batches = window.verified(event.request, event.frames, self.digester, self._always, self._parts)
+            batches = window.verified(
+                event.request,
+                event.frames,
+                self.digester,
+                self._always,
+                self._parts,
+                keep_heads=self._keep_heads,
+            )
             if answer.size > self.bytes_max + FRAME_BYTES_MAX:
                 raise IntegrityError("a bookie answered with more than was asked for", value=f"{answer.size} bytes")
         except IntegrityError as error:

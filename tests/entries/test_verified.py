@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import Digester
+from bk_core.entries.digest import FEW_ENTRIES, Digester
 from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, column_bytes, encode_frame, encode_record, parse_header
 from bk_core.entries.verified import verified_batches
 from bk_core.errors import IntegrityError
@@ -60,6 +60,47 @@ def test_consecutive_apache_frames_become_one_batch(payloads: list[list[bytes]],
     (batch,) = read(framed(made, list(map(len, payloads))), digester)
     assert entry_bytes(batch, digester) == made
     assert (batch.first_entry_id, batch.ids, batch.length_before) == (50, None, 9)
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.lists(st.binary(max_size=40), min_size=1, max_size=5), min_size=1, max_size=8),
+    st.sampled_from(DigestType),
+    st.integers(0, 39),
+    st.integers(0, 39),
+)
+def test_with_heads_nothing_is_copied_and_every_part_has_the_same_payloads(
+    payloads: list[list[bytes]], kind: DigestType, start: int, stop: int
+) -> None:
+    digester = Digester(kind, b"pw", 3)
+    made = entries([each for some in payloads for each in some], 50, digester)
+    frames = memoryview(b"".join(framed(made, list(map(len, payloads)))))
+    (plain,) = verified_batches(frames, digester, always=False)
+    (batch,) = verified_batches(frames, digester, always=False, keep_heads=True)
+    assert batch.payload.obj is frames.obj
+    assert (batch.first_entry_id, batch.lac, batch.ids, batch.length_before) == (50, plain.lac, None, -1)
+    for some, wanted in (
+        (batch, plain),
+        (batch.slice(start, stop), plain.slice(start, stop)),
+        (batch.select(np.arange(len(batch)) % 3 == 1), plain.select(np.arange(len(batch)) % 3 == 1)),
+        (EntryBatch.concat([batch, batch]), EntryBatch.concat([plain, plain])),
+        (EntryBatch.concat([batch, plain]), EntryBatch.concat([plain, plain])),
+    ):
+        assert behind_heads(some) == wanted.to_list()
+        assert some.entry_ids().tolist() == wanted.entry_ids().tolist()
+
+
+def behind_heads(batch: EntryBatch) -> list[bytes]:
+    assert batch.heads is not None
+    return [whole[head:] for whole, head in zip(batch.to_list(), batch.heads.tolist(), strict=True)]
+
+
+def test_many_entries_keep_their_heads_as_few_do() -> None:
+    payloads = [b"%d" % k for k in range(3 * FEW_ENTRIES)]
+    frames = memoryview(b"".join(framed(entries(payloads), [FEW_ENTRIES] * 3)))
+    (batch,) = verified_batches(frames, CRC, always=False, keep_heads=True)
+    assert behind_heads(batch) == payloads
+    assert (batch.payload.obj is frames.obj, batch.length_before, batch.ledger_lengths) == (True, -1, None)
 
 
 def test_frames_with_a_gap_between_them_stay_apart() -> None:

@@ -145,12 +145,21 @@ async def read_range(
     prefer: int = 0,
     slow: Quarantine | None = None,
     parts: Parts | None = None,
+    keep_heads: bool = False,
     observer: Observer | None = None,
 ) -> AsyncGenerator[EntryBatch, None]:
     """Read the entries ``first`` to ``last`` in order, each once and verified. Bookies in ``slow`` are asked last. With
-    ``parts``, read only these parts of the entries. Raises NoSuchEntryError, EntryUnreadableError,
-    PermissionDeniedError, and AuthenticationError if every bookie of an entry refuses this client."""
-    make = partial(RangeRead, metadata, digester, speculative_ms=config.speculative_read_ms, parts=parts)
+    ``parts``, read only these parts of the entries. With ``keep_heads``, a batch may have the column ``heads``. Raises
+    NoSuchEntryError, EntryUnreadableError, PermissionDeniedError, and AuthenticationError if every bookie of an entry
+    refuses this client."""
+    make = partial(
+        RangeRead,
+        metadata,
+        digester,
+        speculative_ms=config.speculative_read_ms,
+        parts=parts,
+        keep_heads=keep_heads,
+    )
     sharing = Sharing(metadata.write_quorum_size)
     read = SharedRead(
         make,
@@ -177,6 +186,8 @@ async def read_range(
                         began_to_come(observer, digester.ledger_id, first, last, time.monotonic() - began)
                     counts.read_entries += effect.batch.lengths.size
                     counts.read_bytes += effect.batch.payload.nbytes
+                    if effect.batch.heads is not None:
+                        counts.read_bytes -= int(effect.batch.heads.sum())
                     yield effect.batch
                 elif isinstance(effect, FinishRead):
                     return

@@ -112,9 +112,10 @@ class LedgerReader:
         return BatchIterator(self._reading_range(first, last), only=partial(self._lone, first, unconfirmed=unconfirmed))
 
     async def reading(
-        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False
+        self, first: EntryId, last: EntryId, *, unconfirmed: bool = False, keep_heads: bool = False
     ) -> AsyncGenerator[EntryBatch, None]:
-        """Read the same as :meth:`read`, for generators of this package. A cancelled step ends this generator."""
+        """Read the same as :meth:`read`, for generators of this package. A cancelled step ends this generator. With
+        ``keep_heads`` a batch may have the column ``heads``, so that no payload is copied."""
         if first == last:
             lone = self._lone(first, unconfirmed=unconfirmed)
             try:
@@ -126,7 +127,7 @@ class LedgerReader:
                 return
         else:
             self._check_readable(first, last, unconfirmed=unconfirmed)
-        async with aclosing(self._reading_range(first, last)) as batches:
+        async with aclosing(self._reading_range(first, last, keep_heads=keep_heads)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -157,11 +158,13 @@ class LedgerReader:
             observer=self._observer,
         )
 
-    async def _reading_range(self, first: EntryId, last: EntryId) -> AsyncGenerator[EntryBatch, None]:
+    async def _reading_range(
+        self, first: EntryId, last: EntryId, *, keep_heads: bool = False
+    ) -> AsyncGenerator[EntryBatch, None]:
         """Read the entries with the machine. If they cannot be read, read the record again and try once more."""
         position = first
         try:
-            async with aclosing(self._range(first, last)) as batches:
+            async with aclosing(self._range(first, last, keep_heads=keep_heads)) as batches:
                 async for batch in batches:
                     yield batch
                     position = batch.last_entry_id + 1
@@ -171,7 +174,7 @@ class LedgerReader:
         else:
             return
         try:
-            async with aclosing(self._range(position, last)) as batches:
+            async with aclosing(self._range(position, last, keep_heads=keep_heads)) as batches:
                 async for batch in batches:
                     yield batch
                     position = batch.last_entry_id + 1
@@ -189,7 +192,9 @@ class LedgerReader:
         also for an entry whose parts cannot be verified; :meth:`read` may still return this entry whole."""
         return self._range(first, last, parts)
 
-    def _range(self, first: EntryId, last: EntryId, parts: Parts | None = None) -> AsyncGenerator[EntryBatch, None]:
+    def _range(
+        self, first: EntryId, last: EntryId, parts: Parts | None = None, *, keep_heads: bool = False
+    ) -> AsyncGenerator[EntryBatch, None]:
         return read_range(
             self._transport,
             self.metadata,
@@ -200,6 +205,7 @@ class LedgerReader:
             prefer=self._prefer,
             slow=self._slow,
             parts=parts,
+            keep_heads=keep_heads,
             observer=self._observer,
         )
 
