@@ -13,8 +13,9 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.made_in_order import made_in_order
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bk_core.pulsar")
 
+T = TypeVar("T")
 Ranges: TypeAlias = Sequence[TopicRange]
 History: TypeAlias = Callable[[EntryPosition], Awaitable[Ranges]]
 """A function that returns the ranges before an entry."""
@@ -56,6 +58,10 @@ piece is read from the begin of its block, which has 64 MiB by Pulsar's default.
 MADE_TOGETHER = 2
 """The number of record batches of a group that are made before the first of them is yielded. A few short entries may
 have many batches of some tens of megabytes each."""
+ENTRIES_HERE = 2048
+"""The number of entries up to which their heads are read on the thread of the event loop. This holds the loop up for
+some milliseconds, and saves a seventh of the time of a read: another thread would wait for this one's Python code, and
+fetch the bytes into the cache of its processor."""
 AHEAD_BYTES = 32 << 20
 """The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
@@ -110,12 +116,13 @@ class LedgerReads:
         self._offloaded, self._moved = offloaded or OffloadedReads(BY_THE_RECORD), moved
         self._readers: dict[int, _SharedReader] = {}
 
-    async def read(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
-        """Yield the entries of a range, without fencing the ledger."""
+    async def read(self, wanted: TopicRange, *, keep_heads: bool = False) -> AsyncGenerator[EntryBatch, None]:
+        """Yield the entries of a range, without fencing the ledger. ``keep_heads`` is as in
+        :meth:`LedgerReader.reading`."""
         position = wanted.first
         if wanted.copy is None:
             try:
-                async with aclosing(self._from_bookies(wanted)) as batches:
+                async with aclosing(self._from_bookies(wanted, keep_heads)) as batches:
                     async for batch in batches:
                         yield batch
                         position = batch.last_entry_id + 1
@@ -129,11 +136,12 @@ class LedgerReads:
             async for batch in batches:
                 yield batch
 
-    async def _from_bookies(self, wanted: TopicRange) -> AsyncGenerator[EntryBatch, None]:
+    async def _from_bookies(self, wanted: TopicRange, keep_heads: bool) -> AsyncGenerator[EntryBatch, None]:
         async with self._reader(wanted.ledger_id) as reader:
             # The plan says that all these entries are confirmed, but the LAC that bookies return now may be lower.
             beyond = not reader.is_closed and wanted.last > reader.last_add_confirmed
-            async with aclosing(reader.reading(wanted.first, wanted.last, unconfirmed=beyond)) as batches:
+            reading = reader.reading(wanted.first, wanted.last, unconfirmed=beyond, keep_heads=keep_heads)
+            async with aclosing(reading) as batches:
                 async for batch in batches:
                     yield batch
 
@@ -161,7 +169,7 @@ class LedgerReads:
         pieces = [
             piece for each in ranges for piece in ((each,) if each.copy is not None else each.pieces(PIECE_BYTES))
         ]
-        async with aclosing(read_ahead(pieces, self.read, bytes_max=bytes_max)) as lists:
+        async with aclosing(read_ahead(pieces, partial(self.read, keep_heads=True), bytes_max=bytes_max)) as lists:
             async for found in lists:
                 for number, batch in found:
                     yield pieces[number], batch
@@ -234,8 +242,9 @@ class PartitionReading:
         is yielded once all rows of that group are made, because it may have further chunks of the same messages."""
         async with aclosing(self._reads.read_all(ranges, AHEAD_BYTES)) as batches:
             async for piece, some in batches:
-                heads = await asyncio.to_thread(self._heads, piece, some)
-                rows = await self._with_what_they_lack(piece, heads, bounds)
+                here = sum(map(len, some)) <= ENTRIES_HERE
+                heads = await _call(self._heads, piece, some, here=here)
+                rows = await self._with_what_they_lack(piece, heads, bounds, here)
                 if rows is None:
                     self._restart = EntryPosition(some[0].ledger_id, some[0].first_entry_id)
                     return
@@ -249,10 +258,10 @@ class PartitionReading:
         return self._maker.heads(joined(batches), compacted=piece.is_compacted)
 
     async def _with_what_they_lack(
-        self, piece: TopicRange, heads: Heads, bounds: Bounds
+        self, piece: TopicRange, heads: Heads, bounds: Bounds, here: bool
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the result of :meth:`_begun`, after finding the chunks and schema versions that it needs."""
-        while isinstance(begun := await asyncio.to_thread(self._begun, piece, heads, bounds), LookBack | frozenset):
+        while isinstance(begun := await _call(self._begun, piece, heads, bounds, here=here), LookBack | frozenset):
             await self._find(begun)
         return begun
 
@@ -332,6 +341,11 @@ class PartitionReading:
         """Log the entries that were left out because they are not messages."""
         for error in self._maker.take_reports():
             logger.warning("%s: left out", error)
+
+
+async def _call(work: Callable[..., T], *arguments: Any, here: bool) -> T:
+    """Call ``work``, on this thread or on another one."""
+    return work(*arguments) if here else await asyncio.to_thread(work, *arguments)
 
 
 async def _end(opening: asyncio.Task[LedgerReader]) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from bk_core.entries.batch import EntryBatch
@@ -83,6 +85,15 @@ def compacted(original: EntryPosition, of: bytes) -> bytes:
 def ledger(entries: Sequence[bytes], *, ledger_id: int = 7, first: int = 0) -> EntryBatch:
     made = EntryBatch.from_list(list(entries), first_entry_id=first)
     return EntryBatch(lengths=made.lengths, payload=made.payload, ledger_id=ledger_id, first_entry_id=first)
+
+
+def with_heads(batch: EntryBatch) -> EntryBatch:
+    """Return the batch with bytes before each entry, as a read that keeps heads returns it."""
+    heads = np.arange(len(batch), dtype=np.uint32) % 5 * 13
+    pieces = [bytes([0xE0]) * head + entry for head, entry in zip(heads.tolist(), batch.to_list(), strict=True)]
+    return replace(
+        batch, lengths=batch.lengths + heads, payload=memoryview(b"".join(pieces)), heads=heads, _offsets=None
+    )
 
 
 def chunk(number: int, body: bytes, *, count: int = 3, total: int = 9, uuid: bytes = b"u", **fields: Any) -> bytes:

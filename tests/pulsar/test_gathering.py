@@ -13,7 +13,16 @@ import pytest
 
 from bk_core.entries.batch import EntryBatch
 from bk_core.model import LedgerMetadata
-from bk_core.pulsar.gathering import JOINED_BYTES_MAX, WAITING_BYTES_MAX, Received, follows, gathered, joined
+from bk_core.pulsar import gathering
+from bk_core.pulsar.gathering import (
+    ENOUGH_BYTES,
+    JOINED_BYTES_MAX,
+    WAITING_BYTES_MAX,
+    Received,
+    follows,
+    gathered,
+    joined,
+)
 from bk_core.pulsar.model.plan import TopicRange
 from bk_core.pulsar.model.topic_name import TopicName
 from tests.kit.pulsar_entries import ledger
@@ -46,6 +55,39 @@ async def test_what_came_meanwhile_is_joined_by_ledger() -> None:
     assert [entry for batch in found for entry in batch.to_list()] == [b"%d" % n for n in range(10)]
     assert [batch.ledger_id for batch in found] == [1, 1, 2]
     assert found[1].entry_ids().tolist() == [1, 2, 3, 4]
+
+
+async def test_the_reader_waits_a_short_time_for_as_much_as_it_took_before_or_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quarter, come = ENOUGH_BYTES // 4, asyncio.Event()
+
+    async def slow() -> AsyncGenerator[Received, None]:
+        yield piece(1), ledger([b"a"], first=0)
+        await asyncio.sleep(0.01)
+        yield piece(1), ledger([b"b"], first=1)
+        await asyncio.sleep(0.01)
+        for number in range(3):  # three quarters are less than enough
+            yield piece(1), ledger([bytes(quarter)] * 3, first=2 + 3 * number)
+            await asyncio.sleep(0.01)
+        await come.wait()
+        yield piece(1), ledger([b"c"], first=11)
+        await asyncio.Event().wait()
+
+    async with aclosing(gathered(slow())) as taken:
+        monkeypatch.setattr(gathering, "GATHER_S", 60.0)
+        found = [len(joined((await anext(taken))[1])) for _ in range(4)]
+        monkeypatch.setattr(gathering, "GATHER_S", 0.01)
+        come.set()
+        found.append(len(joined((await anext(taken))[1])))
+    assert found == [1, 1, 3, 6, 1], "the last one waited in vain"
+
+
+def test_joined_entries_keep_their_heads() -> None:
+    plain = ledger([b"a"], first=0)
+    kept = replace(ledger([b"head, b", b"c"], first=1), heads=np.array([6, 0], dtype=np.uint32))
+    assert joined([plain, plain]).heads is None
+    assert joined([plain, kept]).heads.tolist() == [0, 6, 0]
 
 
 def test_entries_that_name_their_ids_follow_nothing_because_joining_would_lose_the_ids() -> None:

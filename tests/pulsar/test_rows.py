@@ -97,10 +97,11 @@ def entries(draw: st.DrawFn) -> bytes:
 def test_rows_equal_those_of_protobuf(data: list[bytes], partition: int, ledger_id: int) -> None:
     batch = kit.ledger(data, ledger_id=ledger_id, first=126)
     expected = reference.rows_of(batch, partition=partition)
-    found = rows(batch, partition=partition)
-    for row in found:
-        assert (row.pop("__topic"), row.pop("__partition")) == (kit.TOPIC, partition)
-    assert found == expected
+    for each in (batch, kit.with_heads(batch)):
+        found = rows(each, partition=partition)
+        for row in found:
+            assert (row.pop("__topic"), row.pop("__partition")) == (kit.TOPIC, partition)
+        assert found == expected
 
 
 def test_rows_of_many_equal_entries_equal_those_of_protobuf() -> None:
@@ -110,6 +111,7 @@ def test_rows_of_many_equal_entries_equal_those_of_protobuf() -> None:
     ]
     batch = kit.ledger(data)
     found = rows(batch)
+    assert rows(kit.with_heads(batch)) == found
     for row in found:
         del row["__topic"], row["__partition"]
     assert found == reference.rows_of(batch)

@@ -123,6 +123,8 @@ def read_heads(batch: EntryBatch, *, compacted: bool = False, check: bool = True
     data = np.frombuffer(batch.payload, dtype=np.uint8) if batch.payload_bytes else np.zeros(1, dtype=np.uint8)
     offsets = batch.offsets()
     begin, end = offsets[:-1].copy(), offsets[1:].copy()
+    if batch.heads is not None:
+        begin += batch.heads
     found = _Found(data, {})
     ledger_ids, entry_ids = np.full(begin.size, batch.ledger_id, dtype=np.int64), batch.entry_ids()
     if compacted:
