@@ -229,12 +229,12 @@ class BookieConfig:
     """The maximum size of the frames of all streams that wait for a commit. Above it streams take turns. The bookie
     refuses frames only when messages of three times this size wait for their turn. Recovery adds have a quarter as much
     to themselves."""
-    reads_active_max: int = 32
+    reads_active_max: int = 16
     """The maximum number of parts of answers in memory. A part that is shorter than ``read_part_bytes`` counts as its
     share of one, at least 1/256. Further reads wait for their turn."""
-    read_part_bytes: int = 1 << 20
-    """The size of a part of an answer. A larger frame is a part by itself. A read of parts of entries reads four times
-    as much from storage at once."""
+    read_part_bytes: int = 2 << 20
+    """The size of a part of an answer. A larger frame is a part by itself. A read of parts of entries reads twice as
+    much from storage at once."""
     read_stall_s: float = 5.0
     """The bookie disconnects a client that reads none of its answers for this time, if other reads wait for room."""
     connections_max: int = 1024

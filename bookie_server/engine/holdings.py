@@ -37,7 +37,7 @@ _FACTS_MAX = 1024
 
 _ENTRIES = int(FrameKind.ENTRIES)
 _ID_MAX = (1 << 63) - 1
-GAP_BYTES_MAX, SPAN_BYTES_MAX = 16 << 10, 2 << 20
+GAP_BYTES_MAX, SPAN_BYTES_MAX = 16 << 10, 4 << 20
 """The limits of frames that are read together. Between frames of one ledger there are headers and padding of groups,
 and short frames of other ledgers."""
 _FRAMES_MAX = 1024

@@ -3,7 +3,7 @@
 
 There are three answers about an id: FOUND, ABSENT and UNKNOWN (MUST 4). The machine answers ABSENT only if no frame
 covers the id, not even an accepted frame that is not durable yet (RULES S1). A fencing read looks entries up only after
-its fence is durable. An answer is sent in parts of about a mebibyte, or of what is cut out of four mebibytes. At most
+its fence is durable. An answer is sent in parts of about two mebibytes, or of what is cut out of four. At most
 two parts of one request are in memory at the same time, and turns bound the memory of all requests together.
 """
 
@@ -36,10 +36,10 @@ _PARTS_AHEAD = 2  # one being sent, one being read
 _GAPS_MAX = 1024
 """The maximum number of ABSENT ranges in a trailer. With more of them, neighbours are joined, so the trailer stays
 small."""
-_CUT_PARTS = 4
+_CUT_PARTS = 2
 """The size of the frames that a read with ``cut`` reads from storage at once, as a multiple of ``read_part_bytes``. A
 small part would cost a change of threads in both directions and a message, and would send few bytes. The memory for
-four parts is needed in any case, because a single frame may have twice this size."""
+two parts is needed in any case, because a single frame may have as many bytes."""
 _CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
 
 

@@ -45,7 +45,7 @@ class MachineLimits:
     sessions_max: int = 1 << 18
     """The maximum number of sessions of all streams. A session that recovers a ledger is refused only above twice this
     number."""
-    reads_active_max: int = 32
+    reads_active_max: int = 16
     """The maximum number of parts of answers in memory. A short part counts as its share of ``read_part_bytes``. A
     quarter of this room is kept for recovery. Further reads wait for their turn."""
     reads_bytes_max: int = 64 << 20
@@ -65,7 +65,7 @@ class MachineLimits:
     hints_max: int = 1 << 16
     """The maximum number of explicit LACs that are only in memory. Further ones are refused until these are given to
     the log."""
-    read_part_bytes: int = 1 << 20
+    read_part_bytes: int = 2 << 20
     read_bytes_max: int = 64 << 20
     """The maximum size of the answer to one read, whatever it asks for."""
     lac_persist_ms: int = 1000

@@ -202,7 +202,7 @@ def test_whole_frames_that_follow_each_other_are_read_together_and_each_is_check
         ([Place(1, 100, 100), Place(1, 0, 100)], [1, 1]),
         ([Place(1, 0, 100), Place(2, 100, 100)], [1, 1]),
         ([Place(1, 0, 100), Place(1, 100, 100, run_of=7), Place(1, 200, 100)], [1, 1, 1]),
-        ([Place(1, k << 20, 1 << 20) for k in range(5)], [2, 2, 1]),
+        ([Place(1, k << 20, 1 << 20) for k in range(5)], [4, 1]),
     ],
 )
 def test_frames_that_are_read_together_are_near_each_other_and_few(places: list[Place], together: list[int]) -> None:

@@ -347,7 +347,7 @@ def test_session_of_a_number_that_was_used_is_compared_with_what_stands_at_its_o
 # --- reads of parts of entries ---
 
 
-@pytest.mark.parametrize(("entries_each", "cut", "parts"), [(1, Cut(head=8), 4), (1, None, 1), (600, Cut(head=8), 1)])
+@pytest.mark.parametrize(("entries_each", "cut", "parts"), [(1, Cut(head=8), 2), (1, None, 1), (1200, Cut(head=8), 1)])
 def test_a_read_with_a_cut_reads_more_at_once_unless_it_would_cut_many_entries(
     entries_each: int, cut: Cut | None, parts: int
 ) -> None:
