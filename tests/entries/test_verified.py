@@ -16,7 +16,7 @@ from bk_core.entries.frame import FRAME_HEADER_BYTES, assemble, column_bytes, en
 from bk_core.entries.verified import verified_batches
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
-from tests.kit.apache_frames import encode_apache, entry_bytes
+from tests.kit.apache_frames import behind_heads, encode_apache, entry_bytes
 
 CRC = Digester(DigestType.CRC32C, b"pw", 3)
 STAMPED = 77
@@ -88,11 +88,6 @@ def test_with_heads_nothing_is_copied_and_every_part_has_the_same_payloads(
     ):
         assert behind_heads(some) == wanted.to_list()
         assert some.entry_ids().tolist() == wanted.entry_ids().tolist()
-
-
-def behind_heads(batch: EntryBatch) -> list[bytes]:
-    assert batch.heads is not None
-    return [whole[head:] for whole, head in zip(batch.to_list(), batch.heads.tolist(), strict=True)]
 
 
 def test_many_entries_keep_their_heads_as_few_do() -> None:

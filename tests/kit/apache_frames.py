@@ -28,6 +28,12 @@ def entry_bytes(batch: EntryBatch, digester: Digester) -> list[bytes]:
     return list(map(add, headers.view(f"V{headers.shape[1]}").ravel().tolist(), batch.entry_views()))
 
 
+def behind_heads(batch: EntryBatch) -> list[bytes]:
+    """Return the payloads of a batch with the column ``heads``."""
+    assert batch.heads is not None
+    return [whole[head:] for whole, head in zip(batch.to_list(), batch.heads.tolist(), strict=True)]
+
+
 def parse_entries(entries: Sequence[Bytes], digester: Digester) -> EntryBatch:
     """Make a batch of entries in Apache's layout, and verify all of them. IntegrityError names the first bad one."""
     lengths = np.fromiter(map(len, entries), dtype=np.uint32, count=len(entries))

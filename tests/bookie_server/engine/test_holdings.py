@@ -20,7 +20,6 @@ from bookie_server.machine.events import FramesRead, Piece, ReadFrames
 from bookie_server.machine.state import Ledger, LedgerFacts, LogQueue, LookupPlan, Pending
 from bookie_server.storage.bytes.membership import runs_of_ids
 from bookie_server.storage.bytes.segment import segment_name
-from bookie_server.storage.disk.files import Files, Handle
 from bookie_server.storage.index.index import LedgerIndex, Lookup
 from bookie_server.storage.log.segment_reader import SegmentReader
 from tests.bookie_server.storage.log.test_entry_cuts import Counting
@@ -140,26 +139,9 @@ def test_a_part_is_planned_by_the_frames_in_it_not_by_those_in_the_range(size: i
 
 
 def test_a_piece_with_all_entries_of_its_frame_says_so() -> None:
-    real, _, places = build([("dense", 0, 4), ("dense", 4, 4), ("dense", 8, 4)])
+    real = build([("dense", 0, 4), ("dense", 4, 4), ("dense", 8, 4)])[0]
     pieces = {(piece.first, piece.last): piece.is_whole for piece in real.plan(LEDGER, 2, 9, 1 << 20, {}).pieces}
     assert pieces == {(2, 3): False, (4, 7): True, (8, 9): False}
-    assert len(places) == 3
-
-
-class ReadSizes(Files):
-    """Notes the size of each read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads: list[int] = []
-
-    def read(self, handle: Handle, size: int, offset: int) -> bytes:
-        self.reads.append(size)
-        return super().read(handle, size, offset)
-
-    def read_into(self, handle: Handle, view: memoryview, offset: int) -> int:
-        self.reads.append(len(view))
-        return super().read_into(handle, view, offset)
 
 
 def read_of(storage: Storage, pieces: list[Piece]) -> list[bytes | None]:
@@ -170,18 +152,18 @@ def read_of(storage: Storage, pieces: list[Piece]) -> list[bytes | None]:
 
 @pytest.mark.rule("S5")
 def test_whole_frames_that_follow_each_other_are_read_together_and_each_is_checked(tmp_path: Path) -> None:
-    files = ReadSizes()
+    files = Counting()
     storage = Storage(tmp_path / "d", files=files, segment_bytes=1 << 20)
     frames = [world_frame(2, [k], size=70_000) for k in range(4)]
     places = [*storage.append(*frames[:3]), *storage.append(frames[3])]
     pieces = [Piece(place, k, k, is_whole=True) for k, place in enumerate(places)]
-    storage.reader.read(places[0])  # opens the segment
-    files.reads.clear()
+    span = places[3].offset + places[3].size - places[0].offset
+    files.bytes = 0
     assert read_of(storage, pieces) == [frame[64:] for frame in frames]
-    assert len(files.reads) == 1
+    assert (files.bytes, storage.reader.reads) == (span, 1)
     parts = [Piece(piece.place, piece.first, piece.last) for piece in pieces]
     assert read_of(storage, parts) == [frame[64:] for frame in frames]
-    assert len(files.reads) > 4, "what may be a part is read alone"
+    assert storage.reader.reads == 5, "what may be a part is read alone"
     path = tmp_path / "d" / "segments" / segment_name(places[1].generation)
     content = bytearray(path.read_bytes())
     content[places[1].offset + 1000] ^= 1

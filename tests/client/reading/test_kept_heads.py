@@ -6,7 +6,7 @@ from __future__ import annotations
 from bk_core.entries.digest import Digester
 from bk_core.entries.frame import decode_frame
 from bk_core.model import DigestType
-from tests.kit.apache_frames import encode_apache, entry_bytes
+from tests.kit.apache_frames import behind_heads, encode_apache, entry_bytes
 from tests.kit.memory_cluster import MemoryBookKeeper, memory_cluster
 from tests.kit.memory_holdings import stored
 
@@ -36,10 +36,7 @@ async def test_only_a_read_that_asks_for_them_gets_heads_and_every_read_the_same
             kept = [batch async for batch in reader.reading(1, 6, keep_heads=True)]
         async with await plain.open_ledger(ledger_id, recover=False, password=PASSWORD) as reader:
             batches = [batch async for batch in reader.read(1, 6)]
-        found = list[bytes]()
-        for batch in kept:
-            assert batch.heads is not None
-            found += [whole[head:] for whole, head in zip(batch.to_list(), batch.heads.tolist(), strict=True)]
+        found = [payload for batch in kept for payload in behind_heads(batch)]
         assert found == [entry for batch in batches for entry in batch.to_list()] == PAYLOADS[1:7]
         assert all(batch.heads is None for batch in batches)
         assert asking.metrics().read_bytes == plain.metrics().read_bytes == sum(map(len, PAYLOADS[1:7]))
