@@ -85,7 +85,7 @@ def split_few(
     prefix_bytes = HEADER_BYTES + digester.digest_bytes
     if not lengths or min(lengths) < prefix_bytes:
         return None
-    numbers, payloads, digests = list[tuple[int, int, int]](), list[memoryview](), list[bytes]()
+    numbers, payloads, headers, digests = list[tuple[int, int, int]](), list[memoryview](), list[bytes](), list[bytes]()
     for begin, length in zip(begins, lengths, strict=True):
         header, digest = bytes(buffer[begin : begin + HEADER_BYTES]), bytes(buffer[begin:][HEADER_BYTES:prefix_bytes])
         payload = buffer[begin + prefix_bytes : begin + length]
@@ -94,6 +94,7 @@ def split_few(
             return None
         numbers.append((rest[0], rest[1], rest[2]))
         payloads.append(payload)
+        headers.append(header)
         digests.append(digest)
     ids, lacs, ledger_lengths = zip(*numbers, strict=True)
     sizes = [len(payload) for payload in payloads]
@@ -101,24 +102,28 @@ def split_few(
     if before < 0 or ids != tuple(range(ids[0], ids[0] + len(ids))):
         return None
     follows = ledger_lengths == tuple(accumulate(sizes[1:], initial=ledger_lengths[0]))
+    payload_lengths = np.array(sizes, dtype=np.uint32)
+    rows = np.frombuffer(b"".join(digests), np.uint8).reshape(len(ids), digester.digest_bytes)
     batch = EntryBatch(
-        lengths=np.array(sizes, dtype=np.uint32),
+        lengths=payload_lengths,
         payload=memoryview(b"" if keep_heads else b"".join(payloads)),
         ledger_id=digester.ledger_id,
         first_entry_id=ids[0],
-        digests=np.frombuffer(b"".join(digests), np.uint8).reshape(len(ids), digester.digest_bytes),
+        digests=rows,
         digest_type=digester.digest_type,
         lac=lac,
         lacs=None if min(lacs) == lac else np.array(lacs, dtype=np.int64),
         length_before=before,
         ledger_lengths=None if follows else np.array(ledger_lengths, dtype=np.int64),
+        payload_crcs=digester.crcs_of_digests(headers, rows, payload_lengths) if keep_heads else None,
     )
     return _with_heads(batch, buffer, np.array(begins) + np.array(lengths)) if keep_heads else batch
 
 
 def _with_heads(batch: EntryBatch, buffer: memoryview, ends: I64) -> EntryBatch:
     """Return the batch with ``buffer`` as its payload. ``ends`` has the end of each entry in it."""
-    lengths = np.diff(ends, prepend=0).astype(np.uint32)
+    lengths = ends.astype(np.uint32)
+    lengths[1:] -= lengths[:-1].copy()  # np.diff would cost ten times as much for a few entries
     payload, heads = buffer[: int(ends[-1])], lengths - batch.lengths
     return replace(batch, lengths=lengths, payload=payload, heads=heads, length_before=-1, ledger_lengths=None)
 

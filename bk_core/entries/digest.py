@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import add, methodcaller
 from typing import cast
@@ -33,6 +33,8 @@ _finish = methodcaller("digest")
 ENTRY_HEADER = struct.Struct(">qqqq")
 FEW_ENTRIES = 32  # up to here a loop is faster than numpy's fixed cost
 WIDE_ROW_BYTES = 256  # from here a view of each row is faster than a copy
+CRC_READ_BYTES = 256 << 10
+"""The number of bytes whose CRC costs about as much as computing CRCs from digests, which is 30 µs."""
 COPIED_BYTES = 64 << 10
 """The maximum number of bytes of rows that are copied at a time. To copy a whole frame, Python's allocator would get
 memory from the system and return it each time, with a page fault for every 4 KiB."""
@@ -152,6 +154,15 @@ class Digester:
         if self.digest_type is not DigestType.CRC32C or len(payloads) <= FEW_ENTRIES:
             return None
         return np.fromiter(map(crc32c, payloads), dtype=np.uint32, count=len(payloads))
+
+    def crcs_of_digests(self, headers: Sequence[bytes], digests: U8, lengths: U32) -> U32 | None:
+        """Return the CRC32C of each payload, computed from the digest of its entry, which must be right, and from
+        Apache's header of the entry. No payload is read. Return None if the digests are of another type, or if the
+        payloads are so short that reading them would cost less."""
+        if self.digest_type is not DigestType.CRC32C or int(lengths.sum()) < CRC_READ_BYTES:
+            return None
+        of_headers = np.fromiter(map(crc32c, headers), dtype=np.uint32, count=len(headers))
+        return digests.view(">u4").ravel() ^ CRC32C_TABLES.shift(of_headers, lengths)
 
     def compute(
         self,

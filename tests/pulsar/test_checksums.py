@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bk_core.entries.apache import split_few
 from bk_core.entries.batch import EntryBatch
-from bk_core.entries.digest import FEW_ENTRIES, Digester, crc32c
+from bk_core.entries.digest import CRC_READ_BYTES, FEW_ENTRIES, Digester, crc32c
 from bk_core.entries.gf2 import CRC32C_TABLES
 from bk_core.model import DigestType
 from bk_core.pulsar.gathering import joined
@@ -84,6 +85,25 @@ def test_batches_of_which_one_has_no_crcs_have_none_together() -> None:
     together = joined([verified(entries[:COUNT]), few])
     assert together.payload_crcs is None
     assert not read_heads(together).problems
+
+
+@pytest.mark.parametrize("first_bytes", [0, 5, 70_000])
+def test_a_few_long_entries_have_the_crcs_of_their_payloads_if_their_digests_are_crc32c(first_bytes: int) -> None:
+    payloads = [random.Random(k).randbytes(size) for k, size in enumerate((first_bytes, CRC_READ_BYTES, 300_001))]
+    for kind in DigestType:
+        digester = Digester(kind, b"pw", 7)
+        batch = replace(EntryBatch.from_list(payloads), ledger_id=7, first_entry_id=4)
+        entries = entry_bytes(batch, digester)
+        begins, whole = [9, 9 + len(entries[0]) + 3], memoryview(b"h" * 9 + entries[0] + b"mid" + b"".join(entries[1:]))
+        begins.append(begins[1] + len(entries[1]))
+        few = split_few(whole, begins, [len(each) for each in entries], digester, keep_heads=True)
+        assert few is not None
+        wanted = [crc32c(each) for each in payloads] if kind is DigestType.CRC32C else None
+        assert (None if few.payload_crcs is None else few.payload_crcs.tolist()) == wanted
+        assert few.heads is not None
+        ends = few.offsets()[1:].tolist()
+        begins_of_payloads = (few.offsets()[:-1] + few.heads).tolist()
+        assert [bytes(few.payload[a:b]) for a, b in zip(begins_of_payloads, ends, strict=True)] == payloads
 
 
 @pytest.mark.parametrize("kind", [DigestType.CRC32, DigestType.MAC, DigestType.DUMMY])
