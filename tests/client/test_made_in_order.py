@@ -85,6 +85,19 @@ async def test_a_result_does_not_wait_for_the_next_item() -> None:
         assert await anext(made) == 1
 
 
+async def test_the_next_result_is_made_while_the_consumer_has_one() -> None:
+    begun = [threading.Event() for _ in range(3)]
+
+    def make(number: int) -> int:
+        begun[number].set()
+        return number
+
+    async with aclosing(made_in_order(Source(3).items(), make, at_once=1)) as made:
+        assert await anext(made) == 0
+        assert await asyncio.to_thread(begun[1].wait, WAIT_S)
+        assert not begun[2].is_set()
+
+
 def failing(wrong: int, number: int) -> int:
     if number == wrong:
         raise ValueError("this one failed")

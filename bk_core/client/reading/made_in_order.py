@@ -21,7 +21,8 @@ async def made_in_order(
     source: AsyncGenerator[Item, None], make: Callable[[Item], Made], *, at_once: int = THREADS
 ) -> AsyncGenerator[Made, None]:
     """Call ``make`` for each item of ``source`` on another thread, for up to ``at_once`` items at the same time, and
-    yield the results in order. Meanwhile the next item is taken from the source.
+    yield the results in order. Meanwhile the next item is taken from the source. The next call begins before a result
+    is yielded, so that the threads do not wait for the consumer. Up to ``at_once`` results, made or not, wait for it.
 
     An error of the source or of ``make`` is raised after the results of the items before it. When this generator ends,
     no call of ``make`` runs any more, and the source is closed.
@@ -31,17 +32,18 @@ async def made_in_order(
     try:
         while True:
             has_ended = taking.done() and (taking.exception() is not None or not taking.result())
-            if making and (has_ended or len(making) == at_once or making[0].done()):
+            running = [each for each in making if not each.done()]
+            if taking.done() and not has_ended and len(running) < at_once and len(making) <= at_once:
+                making.append(asyncio.create_task(asyncio.to_thread(make, *taking.result())))
+                taking = asyncio.create_task(_taken(source))
+            elif making and (has_ended or making[0].done()):
                 yield await making.popleft()
             elif has_ended:
                 taking.result()  # raises the error of the source
                 return
-            elif taking.done():
-                making.append(asyncio.create_task(asyncio.to_thread(make, *taking.result())))
-                taking = asyncio.create_task(_taken(source))
             else:
-                either: list[asyncio.Future[Any]] = [taking, *list(making)[:1]]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                awaited: list[asyncio.Future[Any]] = [*running, *([] if taking.done() else [taking])]
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         taking.cancel()
         await asyncio.gather(taking, *making, return_exceptions=True)
