@@ -265,31 +265,41 @@ def _packed(fields: Sequence[tuple[bytes, I64, I64 | None]], count: int) -> pa.A
     """Return protobuf messages of varint fields. ``fields`` has, for each field, its tag of one byte, its value in each
     message, and an array that is negative for each message without the field, or None. No Python runs for each
     message."""
-    columns, kept = list[U8](), list[Mask | None]()
+    columns = list[tuple[U8 | int, Mask | None]]()
     for tag, values, there in fields:
         is_there = None if there is None or bool((there >= 0).all()) else there >= 0
-        if not count or (is_there is not None and not is_there.any()):
-            continue
-        least, most = max(0, int(values.min())), max(0, int(values.max()))
-        unsigned: npt.NDArray[Any] = np.maximum(values, 0).astype(np.uint32 if most <= _U32_MAX else np.uint64)
-        columns.append(np.full(count, tag[0], dtype=np.uint8))
-        kept.append(is_there)
-        for shift in range(0, max(1, most.bit_length()), 7):
-            byte = (unsigned >> shift).astype(np.uint8) & np.uint8(0x7F)
-            if most >> shift + 7:
-                byte |= (unsigned >= 1 << shift + 7).astype(np.uint8) << 7
-            columns.append(byte)
-            is_used = None if not shift or least >> shift else unsigned >= 1 << shift
-            kept.append(is_used if is_there is None else is_there if is_used is None else is_used & is_there)
+        if count and (is_there is None or is_there.any()):
+            columns += [(tag[0], is_there), *_varint_columns(np.maximum(values, 0), is_there)]
     if not columns:
         return pa.array([], pa.binary())
-    joined, lengths = np.stack(columns, axis=1), np.full(count, len(columns), dtype=np.int32)
-    if any(each is not None for each in kept):
-        all_kept = np.stack([np.ones(count, np.bool_) if each is None else each for each in kept], axis=1)
-        joined, lengths = joined[all_kept], all_kept.sum(axis=1, dtype=np.int32)
+    joined, lengths = np.empty((count, len(columns)), dtype=np.uint8), np.full(count, len(columns), dtype=np.int32)
+    used = np.ones(joined.shape, dtype=np.bool_)
+    for k, (column, is_used) in enumerate(columns):
+        joined[:, k] = column
+        if is_used is not None:
+            used[:, k] = is_used
+            lengths -= ~is_used
     bounds = np.zeros(count + 1, dtype=np.int32)
     np.cumsum(lengths, out=bounds[1:])
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
+    packed = joined if bounds[-1] == joined.size else joined[used]
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(packed)])
+
+
+def _varint_columns(values: I64, is_there: Mask | None) -> Iterator[tuple[U8 | int, Mask | None]]:
+    """Yield the bytes of varints, which are a column or one value for all messages, and a mask of the messages that
+    have this byte, or None if all have it. ``is_there`` is a mask of the messages with a varint, or None."""
+    least, most = int(values.min()), int(values.max())
+    unsigned: npt.NDArray[Any] = values.astype(np.uint32 if most <= _U32_MAX else np.uint64)
+    for shift in range(0, max(1, most.bit_length()), 7):
+        more = most >> shift + 7
+        if least == most:
+            yield most >> shift & 0x7F | (0x80 if more else 0), is_there
+            continue
+        byte = (unsigned >> shift).astype(np.uint8) & np.uint8(0x7F)
+        if more:
+            byte |= (unsigned >= 1 << shift + 7).astype(np.uint8) << 7
+        is_used = None if not shift or least >> shift else unsigned >= 1 << shift
+        yield byte, is_used if is_there is None else is_there if is_used is None else is_used & is_there
 
 
 def stream(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatchReader:
