@@ -46,7 +46,10 @@ LOADS = (1, 100)
 LOAD_MESSAGES, LOAD_SIZE = 60_000, 1_000
 RATE, RATE_S = 1_000, 10
 IDLE_S = 5.0
-READ_S = 5.0
+READ_S = 10.0
+ASKED_FIRST = 300
+"""The number of requests after which the broker's JVM has compiled the code that answers them. An answer then takes
+half the processor time of the first ones."""
 NEEDED_BYTES = 12e9
 
 
@@ -94,7 +97,8 @@ def bare_parsing(size: int, *, batched: bool) -> Prepare:
 
     def prepare(world: World) -> Callable[[], Run]:
         name, count = topic_of(world, size, batched)
-        entries = list(world.of(Pulsar).entries(name))
+        pulsar = world.of(Pulsar)
+        entries = list(pulsar.entries(pulsar.ranges(name)))
 
         def run() -> Run:
             began = time.perf_counter()
@@ -117,7 +121,7 @@ def bare_reading(size: int, *, batched: bool) -> Prepare:
 
         def run() -> Run:
             began = time.perf_counter()
-            received = sum(batch.payload_bytes for batch in pulsar.entries(name))
+            received = sum(batch.payload_bytes for batch in pulsar.entries(pulsar.ranges(name)))
             took = time.perf_counter() - began
             assert received > count * size
             return Run.of(count / took, count * size)
@@ -152,11 +156,27 @@ def parsed(batch: EntryBatch) -> int:
 def broker_reading(world: World) -> Callable[[], Run]:
     """Measure what the broker uses while our client reads a topic again and again."""
     name, _ = topic_of(world, 1_000, True)
+    for _ in range(ASKED_FIRST):
+        ask_for_end(world, name)
 
     def reading() -> None:
         deadline = time.monotonic() + READ_S
         while time.monotonic() < deadline:
             read_all(world, name)
+
+    return lambda: _broker_share(world, reading)
+
+
+def broker_not_asked(world: World) -> Callable[[], Run]:
+    """Measure what the broker uses while our client reads the same entries and never asks the broker."""
+    name, _ = topic_of(world, 1_000, True)
+    pulsar = world.of(Pulsar)
+    ranges = pulsar.ranges(name)
+
+    def reading() -> None:
+        deadline = time.monotonic() + READ_S
+        while time.monotonic() < deadline:
+            assert sum(batch.count for batch in pulsar.entries(ranges))
 
     return lambda: _broker_share(world, reading)
 
@@ -168,14 +188,18 @@ def broker_idle(world: World) -> Callable[[], Run]:
 def broker_asked(world: World) -> Callable[[], Run]:
     """Measure what the broker uses while a client only asks it, once a second, where a topic ends."""
     name, _ = topic_of(world, 1_000, True)
-    broker, path = world.of(Pulsar).broker, f"{name.replace('://', '/')}/internalStats"
 
     def asking() -> None:
         for _ in range(int(IDLE_S)):
-            broker.admin("GET", path)
+            ask_for_end(world, name)
             time.sleep(1)
 
     return lambda: _broker_share(world, asking)
+
+
+def ask_for_end(world: World, name: str) -> None:
+    """Ask the broker where a topic ends, as a read does."""
+    world.of(Pulsar).broker.admin("GET", f"{name.replace('://', '/')}/internalStats")
 
 
 def _broker_share(world: World, work: Callable[[], None]) -> Run:
@@ -347,6 +371,8 @@ MEASUREMENTS = (
         "asks it where the topic ends",
         peers=(
             Peer("raw", broker_idle, (None,), "idle", note="the broker while nobody asks it for anything"),
+            Peer("raw", broker_not_asked, (None,), "not asked",
+                 note="the broker while our client reads the same entries and does not ask it for the end"),
             Peer("raw", broker_asked, (None,), "asked", note="one bare GET of internalStats a second"),
         ),
     ),

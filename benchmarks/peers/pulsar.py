@@ -23,6 +23,7 @@ from bk_core.blocking import BookKeeper, connect
 from bk_core.blocking.topics import Topic
 from bk_core.entries.batch import EntryBatch
 from bk_core.pulsar.cluster import PulsarAccess
+from bk_core.pulsar.model.plan import TopicRange
 from tests.interop.jars import PULSAR, toolchain
 from tests.interop.java_process import FAST, JavaProgram
 from tests.interop.peers import ApacheCluster
@@ -138,11 +139,14 @@ class Pulsar:
                 while file.readinto(buffer):
                     pass
 
-    def entries(self, name: str) -> Iterator[EntryBatch]:
-        """Read all entries of a topic."""
+    def ranges(self, name: str) -> list[TopicRange]:
+        """Return the ranges of a topic up to its end, which the broker is asked for."""
         with self.topic(name) as topic:
-            plans = topic.plan()
-        for each in (each for plan in plans for each in plan.ranges):
+            return [each for plan in topic.plan() for each in plan.ranges]
+
+    def entries(self, ranges: Sequence[TopicRange]) -> Iterator[EntryBatch]:
+        """Read all entries of these ranges, without asking the broker."""
+        for each in ranges:
             with self.bookkeeper.open_ledger(each.ledger_id, recover=False) as reader:
                 yield from reader.read(each.first, each.last, unconfirmed=not reader.is_closed)
 
