@@ -24,9 +24,10 @@ from typing import TypeAlias
 
 from bk_core import quorum
 from bk_core.entries.apache import lac_body
-from bk_core.entries.batch import Join, joined
+from bk_core.entries.batch import Bytes, Join, joined
 from bk_core.entries.digest import Digester
-from bk_core.entries.packets import encode_packet
+from bk_core.entries.frame import encode_one
+from bk_core.entries.packets import Packet, encode_packet
 from bk_core.errors import BookKeeperError, MetadataUnavailableError
 from bk_core.model import NO_ENTRY, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Versioned
 from bk_core.placement import RandomSource, replacement
@@ -42,10 +43,6 @@ WriterEvent: TypeAlias = (
 )
 _Told: TypeAlias = ev.Acked | ev.Confirm | ev.Fail | ev.SendLac | ev.FinishClose | ev.FailClose
 WriterEffect: TypeAlias = ev.SessionEffect | ev.SendForce | ev.MetadataEffect | ev.SetTimer | ev.CancelTimer | _Told
-
-
-CANCEL_LAC = ev.CancelTimer("lac")
-"""Cancels the hint of the LAC to bookies. An append does this often, so the effect is made once."""
 
 
 class WriterState(enum.Enum):
@@ -111,7 +108,6 @@ class LedgerWrite:
         self._metadata_retries = 0
         self._hinted: EntryId = NO_ENTRY
         self._lac_timer = ev.SetTimer("lac", config.explicit_lac_delay_ms)
-        self._is_lac_due = False  # the timer "lac" is set
 
     # --- what the driver reads ---------------------------------------------------------------------------------------
     @property
@@ -169,8 +165,9 @@ class LedgerWrite:
             return None
         if self._keeper.budgets[index] or not delivery.acked(index, session, frames):
             return None  # the ack ends a budget, covers nothing new, or is impossible
-        # an ack of entries up to the LAC cannot move the LAC
-        return self._evaluate() if delivery.lanes[index].watermark > self.lac else []
+        if delivery.lanes[index].watermark <= self.lac or self.change is not None:
+            return []  # an ack of entries up to the LAC cannot move the LAC
+        return self._confirmed_to(delivery.confirmed())
 
     # --- adding ------------------------------------------------------------------------------------------------------
     def _append(self, event: ev.Append) -> list[WriterEffect]:
@@ -189,10 +186,21 @@ class LedgerWrite:
         )
         self.length += event.batch.payload_bytes
         effects: list[WriterEffect] = [*self.delivery.push(packet), *self._keeper.pushed()]
-        if self._is_lac_due:
-            self._is_lac_due = False
-            effects.append(CANCEL_LAC)  # the packet carries the LAC
         return effects + self._start_change() if self.failed else effects
+
+    def take_entry(self, payload: Bytes) -> list[WriterEffect] | None:
+        """Take the event Append of one entry without the event, if all bookies get the same frame, and nothing else is
+        to be done. Return the effects. Return None, and change nothing, if :meth:`step` must take the event."""
+        delivery = self.delivery
+        if self.state is not WriterState.OPEN or self.failed or not (self._keeper.ticks and delivery.is_in_step):
+            return None
+        entry_id, session = delivery.last_sent + 1, delivery.common_session
+        frame = encode_one(
+            payload, digester=self.digester, entry_id=entry_id, lac=self.lac, length_before=self.length, session=session
+        )
+        self.length += len(payload)
+        delivery.push_to_all(Packet(entry_id, entry_id, len(frame), session, (frame,)))
+        return [ev.SendFrameToAll(session, frame)]
 
     def _force(self) -> list[WriterEffect]:
         self.forced_to = self.lap
@@ -203,19 +211,23 @@ class LedgerWrite:
         if self.change is not None:
             return []
         effects: list[WriterEffect] = []
-        deferred, confirmed = self.delivery.deferred, self.delivery.confirmed()
-        if deferred and (acked := self.delivery.acked_through()) > self.acked:
+        if self.delivery.deferred and (acked := self.delivery.acked_through()) > self.acked:
             self.acked = acked
             effects.append(ev.Acked(acked))
-        if confirmed > self.lac:
-            self.lac, self._changes, self._gone = confirmed, 0, []
-            effects.append(ev.Confirm(confirmed))
-            if not deferred:
-                self.acked = confirmed
-            if deferred or confirmed == self.delivery.last_sent:
-                effects.append(self._lac_timer)
-                self._is_lac_due = True
+        effects += self._confirmed_to(self.delivery.confirmed())
         return effects + self._continue_close() if self.state is WriterState.CLOSING else effects
+
+    def _confirmed_to(self, confirmed: EntryId) -> list[WriterEffect]:
+        """Move the LAC to ``confirmed``, if it is below."""
+        if confirmed <= self.lac:
+            return []
+        self.lac, self._changes = confirmed, 0
+        self._gone.clear()
+        if not self.delivery.deferred:
+            self.acked = confirmed
+            if confirmed != self.delivery.last_sent:
+                return [ev.Confirm(confirmed)]
+        return [ev.Confirm(confirmed), self._lac_timer]
 
     # --- sessions (P1, P3) -------------------------------------------------------------------------------------------
     def _session_event(self, event: ev.SessionEvent | ev.ForceEvent) -> list[WriterEffect]:
@@ -406,7 +418,6 @@ class LedgerWrite:
     def _timer(self, event: ev.TimerFired) -> list[WriterEffect]:
         match event.name:
             case "lac":
-                self._is_lac_due = False
                 return self._hint_lac()
             case "linger":
                 self._lingering = False

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from bk_core.client.running.agenda import Timer, agenda_of
 from bk_core.client.running.metrics import ClientMetrics
@@ -43,6 +43,7 @@ from bk_core.protocol.events import (
     ReadBookies,
     ReadMetadata,
     SendFrame,
+    SendFrameToAll,
     SessionBroken,
     SessionEnded,
     SetTimer,
@@ -53,6 +54,7 @@ from bk_core.transport.port import Link, NewSession, Transport
 from bk_core.wire.lane.reasons import Reason
 
 T = TypeVar("T")
+Given = TypeVarTuple("Given")
 
 logger = logging.getLogger("bk_core.client")
 
@@ -103,17 +105,15 @@ class Driver:
             event = self._events.popleft()  # an interrupt left this event in the queue
         self._run(event)
 
-    def took(
-        self, take: Callable[[int, int, int], Sequence[Any] | None], index: int, session: int, frames: int
-    ) -> bool:
-        """Take an ack by the function ``take`` of the machine, which returns the effects, and carry them out. Return
-        False if the ack must be fed as an event: ``take`` returned None, an event is being handled, or events are
-        logged."""
+    def took(self, take: Callable[[*Given], Sequence[Any] | None], *given: *Given) -> bool:
+        """Let the machine take an event without the event, by its function ``take``, which returns the effects, and
+        carry them out. Return False if the event must be fed: ``take`` returned None, an event is being handled, or
+        events are logged."""
         if self._running or self._events or self.stopped or logger.isEnabledFor(logging.DEBUG):
             return False
         self._running = True
         try:
-            effects = take(index, session, frames)
+            effects = take(*given)
             if effects:
                 self._carry(effects, False)
         except Exception as error:
@@ -233,7 +233,14 @@ class SessionAdapter:
         self._acked = acked or (lambda index, session, frames: driver.feed(FramesAcked(index, session, frames)))
         self._counts, self._refused = counts or ClientMetrics(), refused or Refused()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
-        driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
+        driver.handle(
+            {
+                SendFrame: self._send,
+                SendFrameToAll: self._send_to_all,
+                AttachSession: self._attach,
+                DetachSession: self._detach,
+            }
+        )
         driver.at_stop(self.detach_all)
         self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session number and the link of the session
         self._used: set[int] = set()  # sessions whose frames a bookie may have taken
@@ -243,6 +250,12 @@ class SessionAdapter:
         if opened is not None:  # otherwise there was no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
             opened[1].send(effect.session, effect.frame)
+
+    def _send_to_all(self, effect: SendFrameToAll) -> None:
+        session, frame = effect.session, effect.frame
+        for _, link in self._open.values():
+            self._used.add(session)
+            link.send(session, frame)
 
     def _detach(self, effect: DetachSession) -> None:
         if effect.index in self._open:

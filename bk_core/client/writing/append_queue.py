@@ -131,6 +131,18 @@ class AppendQueue:
             self.taken_bytes += size
             return batch, size
 
+    def take_lone(self) -> tuple[Bytes, int] | None:
+        """Take the next entry if it is the only one in the queue. Return it with the number of bytes of the window that
+        it uses. Return None if the queue has more, or a batch."""
+        with self.lock:
+            if self._items or len(self.tail) != 1:
+                return None
+            payload = self.tail.pop()
+            self.tail_first += 1
+            size = ENTRY_COST_BYTES + len(payload)
+            self.taken_bytes += size
+            return payload, size
+
     def confirmed(self, size: int) -> None:
         """Subtract ``size``, the bytes of taken entries that are now confirmed."""
         with self.lock:
@@ -168,7 +180,7 @@ def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
     """Return the lengths of the first payloads that together fit into ``frame_bytes``, but always of at least one
     payload."""
     if len(payloads) == 1:
-        return _one_length(len(payloads[0]))
+        return one_length(len(payloads[0]))
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
     if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
         return lengths
@@ -178,7 +190,7 @@ def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
 
 
 @lru_cache(maxsize=1024)
-def _one_length(size: int) -> U32:
+def one_length(size: int) -> U32:
     """Return the lengths of a batch of one payload. To make an array costs more than to take the entry."""
     lengths = np.array([size], dtype=np.uint32)
     lengths.flags.writeable = False

@@ -10,9 +10,10 @@ from time import monotonic
 from bk_core.client.config import ClientConfig
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
-from bk_core.client.writing.append_queue import AppendQueue
+from bk_core.client.writing.append_queue import AppendQueue, one_length
 from bk_core.client.writing.append_spans import append_spans
 from bk_core.client.writing.writer_end import WriterEnd
+from bk_core.entries.batch import Bytes, EntryBatch, byte_view
 from bk_core.model import EntryId
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import Append
@@ -69,18 +70,31 @@ class AppendSender:
                 return
             if delivery.retained_bytes > config.slow_bookie_bytes_max:
                 return
+            if self.spans is None and (lone := queue.take_lone()) is not None:
+                self._send_lone(*lone)
+                continue
             batch, held = queue.take(config.frame_bytes)
             entries, size, first = batch.lengths.size, batch.payload.nbytes, delivery.last_sent + 1
-            self._in_flight.append((first + entries - 1, held, monotonic()))
-            counts = self._observer.counts
-            counts.appended_frames += 1
-            counts.appended_entries += entries
-            counts.appended_bytes += size
+            self._count(entries, size, held)
             if self.spans is None:
                 self._driver.feed(Append(batch))
             else:
                 with self.spans.sending(first, entries, size):
                     self._driver.feed(Append(batch))
+
+    def _send_lone(self, payload: Bytes, held: int) -> None:
+        """Pass one entry to the machine, without an event unless the machine needs it."""
+        self._count(1, len(payload), held)
+        if not self._driver.took(self._machine.take_entry, payload):
+            self._driver.feed(Append(EntryBatch(lengths=one_length(len(payload)), payload=byte_view(payload))))
+
+    def _count(self, entries: int, size: int, held: int) -> None:
+        """Note that the next entries are in flight, and count them. They use ``held`` bytes of the window."""
+        self._in_flight.append((self._machine.delivery.last_sent + entries, held, monotonic()))
+        counts = self._observer.counts
+        counts.appended_frames += 1
+        counts.appended_entries += entries
+        counts.appended_bytes += size
 
     def confirmed(self, through: EntryId) -> None:
         """Subtract the batches that end at or before entry ``through`` from the window, count their entries as

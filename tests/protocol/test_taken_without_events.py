@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ack that is taken without an event does what the event does."""
+"""An ack or an entry that is taken without an event does what the event does."""
 
 from __future__ import annotations
 
@@ -96,14 +96,68 @@ def test_the_hint_is_not_due_while_an_entry_in_flight_carries_the_lac() -> None:
 
 
 @pytest.mark.rule("P9")
-def test_an_append_cancels_the_hint_that_an_idle_writer_would_send() -> None:
+def test_an_append_puts_off_the_hint_that_an_idle_writer_would_send() -> None:
     machine = writer()
     append(machine, b"0")
     for index, lane in enumerate(machine.delivery.lanes):
         machine.take_ack(index, lane.session, 1)
-    effects = machine.step(ev.Append(batch(b"1")))
-    assert effects[-1] == ev.CancelTimer("lac"), "the frame of entry 1 carries the LAC"
-    assert ev.CancelTimer("lac") not in machine.step(ev.Append(batch(b"2")))
+    append(machine, b"1")
+    assert machine.step(ev.TimerFired("lac")) == [], "the frame of entry 1 carries the LAC"
+    taken = [machine.take_ack(index, machine.delivery.lanes[index].session, 2) for index in range(2)]
+    assert taken == [[], [ev.Confirm(1), ev.SetTimer("lac", 5)]]
+    assert [type(each) for each in machine.step(ev.TimerFired("lac"))] == [ev.SendLac] * 3
+
+
+def in_single_frames(machine: LedgerWrite, effects: list[Any]) -> list[Any]:
+    """The effects, with each frame for all bookies as a frame for each of them."""
+    return [
+        one
+        for each in effects
+        for one in (
+            [ev.SendFrame(k, lane.bookie, each.session, each.frame) for k, lane in enumerate(machine.delivery.lanes)]
+            if isinstance(each, ev.SendFrameToAll)
+            else [each]
+        )
+    ]
+
+
+@pytest.mark.rule("P1")
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 2, 2), (1, 1, 1)], ids=str)
+@given(steps=STEPS)
+def test_an_entry_taken_without_an_event_does_what_its_event_does(
+    quorums: tuple[int, int, int], steps: list[Step]
+) -> None:
+    quick, slow = writer(*quorums), writer(*quorums)
+    for step in steps:
+        event = event_of(quick, step)
+        if event is None:
+            continue
+        if isinstance(event, ev.Append):
+            payload = b"x" * (1 + max(step[2], 0))
+            before = state_of(quick)
+            taken = quick.take_entry(payload)
+            if taken is None:
+                assert state_of(quick) == before
+                taken = quick.step(ev.Append(batch(payload)))
+            assert in_single_frames(quick, taken) == slow.step(ev.Append(batch(payload)))
+        else:
+            assert quick.step(event) == slow.step(event)
+        assert state_of(quick) == state_of(slow)
+        assert sent_of(quick) == sent_of(slow)
+
+
+def sent_of(machine: LedgerWrite) -> Any:
+    lanes = [(lane.next_number, list(lane.outstanding)) for lane in machine.delivery.lanes]
+    return machine.length, lanes, machine.delivery.packets
+
+
+def test_nearly_every_entry_is_taken_without_an_event() -> None:
+    machine = writer()
+    assert machine.take_entry(b"0") is None, "the first entry starts the check of the add deadline"
+    append(machine, b"0")
+    assert [type(each) for each in machine.take_entry(b"1") or ()] == [ev.SendFrameToAll]
+    machine.step(ev.SessionBroken(1, machine.delivery.lanes[1].session))
+    assert machine.take_entry(b"2") is None
 
 
 @pytest.mark.rule("P8")
