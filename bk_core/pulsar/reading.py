@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from bk_core.client.bookkeeper import BookKeeper
-from bk_core.client.reading.made_in_order import THREADS, made_in_order
+from bk_core.client.reading.made_in_order import made_in_order
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.client.reading.reader import LedgerReader
 from bk_core.entries.batch import EntryBatch
@@ -62,9 +62,6 @@ ENTRIES_HERE = 2048
 """The number of entries up to which their heads are read on the thread of the event loop. This holds the loop up for
 some milliseconds, and saves a seventh of the time of a read: another thread would wait for this one's Python code, and
 fetch the bytes into the cache of its processor."""
-GROUPS_AT_ONCE = THREADS + 1
-"""The number of groups whose rows are made at the same time. Short messages keep one thread busier than the thread of
-the event loop, so there is one more than beside that thread. It has little to do if messages are long."""
 AHEAD_BYTES = 32 << 20
 """The maximum size, in bytes by estimate, of the pieces that a read of rows reads at the same time."""
 SCAN_AHEAD_BYTES = 8 << 20
@@ -225,8 +222,7 @@ class PartitionReading:
             left = await self._decided(left, beyond)
         while left:
             self._restart = None
-            making = made_in_order(self._groups(left, bounds), _Group.make, at_once=GROUPS_AT_ONCE)
-            async with aclosing(making) as groups:
+            async with aclosing(made_in_order(self._groups(left, bounds), _Group.make)) as groups:
                 async for group in groups:
                     while group.made:
                         for found in group.made:

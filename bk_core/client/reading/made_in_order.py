@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
-THREADS = max(1, (os.cpu_count() or 1) - 1)
-"""The default of the number of results that are made at the same time: one for each processor except that of the event
-loop, which receives meanwhile. With one more, the threads would wait for each other."""
+THREADS = os.cpu_count() or 1
+"""The default of the number of results that are made at the same time: one for each processor, although the thread of
+the event loop receives meanwhile, because a thread also waits for Python's lock and for memory."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from bk_core.client.bookkeeper import BookKeeper
 from bk_core.client.reading.batch_iterator import BatchIterator, KeptItems
 from bk_core.client.reading.column_reads import WINDOW_BYTES
-from bk_core.client.reading.made_in_order import made_in_order
+from bk_core.client.reading.made_in_order import THREADS, made_in_order
 from bk_core.client.reading.pull import Pull
 from bk_core.client.reading.read_ahead import read_ahead
 from bk_core.columns.log_rows import LogRows, check_written
@@ -94,9 +94,10 @@ class LogScan:
             yield from self.rows.rows(batch, self.windows[number].at, use_threads=use_threads)
 
     async def table(self) -> pa.Table:
-        """Return all rows. Each processor has a thread that makes columns, while more entries are received."""
+        """Return all rows. Each processor has a thread that makes columns, and one thread more, because Arrow decodes
+        without Python's lock and often waits for new memory. Meanwhile more entries are received."""
         made = list[Any]()
-        async with aclosing(made_in_order(self.ready(), self._made)) as lists:
+        async with aclosing(made_in_order(self.ready(), self._made, at_once=THREADS + 1)) as lists:
             async for found in lists:
                 made += found
         return self.rows.table(made)
