@@ -61,10 +61,15 @@ class Host:
         if self.paused is not None:
             self.paused.append(event)
             return
-        effects = self.machine.step(event)
+        effects = self.step(event)
         if self.over and effects:
             self.world.checker.fail("I14", f"{self.name} acts after its end: {effects}")
         self.carry(effects)
+
+    def step(self, event: Any) -> list[Any]:
+        """Let the machine handle an event, and return the effects."""
+        effects: list[Any] = self.machine.step(event)
+        return effects
 
     def carry(self, effects: list[Any]) -> None:
         """Carry out effects in their order."""
