@@ -7,6 +7,7 @@ import importlib
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -159,12 +160,7 @@ def broker_reading(world: World) -> Callable[[], Run]:
     for _ in range(ASKED_FIRST):
         ask_for_end(world, name)
 
-    def reading() -> None:
-        deadline = time.monotonic() + READ_S
-        while time.monotonic() < deadline:
-            read_all(world, name)
-
-    return lambda: _broker_share(world, reading)
+    return lambda: _broker_share(world, _again(lambda: read_all(world, name)))
 
 
 def broker_not_asked(world: World) -> Callable[[], Run]:
@@ -173,12 +169,7 @@ def broker_not_asked(world: World) -> Callable[[], Run]:
     pulsar = world.of(Pulsar)
     ranges = pulsar.ranges(name)
 
-    def reading() -> None:
-        deadline = time.monotonic() + READ_S
-        while time.monotonic() < deadline:
-            assert sum(batch.count for batch in pulsar.entries(ranges))
-
-    return lambda: _broker_share(world, reading)
+    return lambda: _broker_share(world, _again(lambda: deque(pulsar.entries(ranges), maxlen=0)))
 
 
 def broker_idle(world: World) -> Callable[[], Run]:
@@ -200,6 +191,17 @@ def broker_asked(world: World) -> Callable[[], Run]:
 def ask_for_end(world: World, name: str) -> None:
     """Ask the broker where a topic ends, as a read does."""
     world.of(Pulsar).broker.admin("GET", f"{name.replace('://', '/')}/internalStats")
+
+
+def _again(work: Callable[[], object]) -> Callable[[], None]:
+    """Return a function that does the work again and again for READ_S."""
+
+    def until_the_end() -> None:
+        deadline = time.monotonic() + READ_S
+        while time.monotonic() < deadline:
+            work()
+
+    return until_the_end
 
 
 def _broker_share(world: World, work: Callable[[], None]) -> Run:
