@@ -21,8 +21,8 @@ async def made_in_order(
     source: AsyncGenerator[Item, None], make: Callable[[Item], Made], *, at_once: int = THREADS
 ) -> AsyncGenerator[Made, None]:
     """Call ``make`` for each item of ``source`` on another thread, for up to ``at_once`` items at the same time, and
-    yield the results in order. Meanwhile the next item is taken from the source. The next call begins before a result
-    is yielded, so that the threads do not wait for the consumer. Up to ``at_once`` results, made or not, wait for it.
+    yield the results in order. The next item is taken meanwhile, and the next call begins before a result is yielded,
+    so that the threads do not wait for the consumer. Up to ``at_once`` + 1 results, made or not, wait for it.
 
     An error of the source or of ``make`` is raised after the results of the items before it. When this generator ends,
     no call of ``make`` runs any more, and the source is closed.
