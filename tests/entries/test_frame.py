@@ -348,3 +348,10 @@ def test_no_stripe_is_made_that_a_reader_would_refuse(wrong: dict[str, object]) 
 def test_frames_need_no_pyarrow() -> None:
     code = "import sys, bk_core.entries.frame, bk_core.entries.apache; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", DigestType)
+def test_a_single_entry_may_be_bytes_or_a_view_of_bytes(kind: DigestType) -> None:
+    payloads = (b"payload", bytearray(b"payload"), memoryview(b"payload"), memoryview(b"payload").cast("c"))
+    at = {"entry_id": 4, "lac": 3, "length_before": 9}
+    assert len({bytes(encode_one(each, digester=digester(kind), **at)) for each in payloads}) == 1
