@@ -143,7 +143,10 @@ class Delivery:
     def push(self, packet: Packet) -> list[ev.SessionEffect]:
         """Take the next packet and send it on every lane that can send."""
         assert packet.first == self.last_sent + 1, (packet.first, self.last_sent)
-        number = self._keep(packet)
+        number = self.end
+        self.packets.append(packet)
+        self.retained_bytes += packet.size
+        self.last_sent = packet.last
         effects: list[ev.SessionEffect] = []
         for index, lane in enumerate(self.lanes):
             if lane.state is LaneState.ATTACHED:  # so it has sent all packets before this one
@@ -151,31 +154,6 @@ class Delivery:
             elif lane.state is LaneState.IDLE:
                 effects += self.attach(index)
         return effects
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether every bookie gets the same frames, because each holds every entry and all sessions have the common
-        number, and no session has ended."""
-        if len(self.lanes) != self.write_quorum:
-            return False
-        for lane in self.lanes:
-            if lane.session != self.common_session or lane.state is not LaneState.ATTACHED:
-                return False
-        return True
-
-    def push_to_all(self, packet: Packet) -> None:
-        """Take the next packet, of one frame, while :attr:`is_in_step`. The caller sends the frame to every bookie."""
-        number = self._keep(packet)
-        for lane in self.lanes:
-            lane.next_number = number + 1
-            lane.outstanding.append(number)
-
-    def _keep(self, packet: Packet) -> int:
-        """Keep the next packet, and return its number."""
-        self.packets.append(packet)
-        self.retained_bytes += packet.size
-        self.last_sent = packet.last
-        return self.base + len(self.packets) - 1
 
     def attach(self, index: int) -> list[ev.SessionEffect]:
         """Attach a lane under a new session number and re-send every frame above its watermark."""
@@ -201,10 +179,7 @@ class Delivery:
             outstanding.popleft()
         lane.acked = frames
         lane.progress += 1
-        if outstanding or lane.next_number < self.base + len(self.packets):
-            self._raise_watermark(lane)
-        else:
-            lane.watermark = self.last_sent  # as for nearly every ack of a single entry
+        self._raise_watermark(lane)
         self._release()
         return True
 

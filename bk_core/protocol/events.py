@@ -88,14 +88,6 @@ class SendFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class SendFrameToAll:
-    """Send a frame to every bookie of the ensemble. All of them have attached sessions with the number ``session``."""
-
-    session: int
-    frame: Buffer
-
-
-@dataclass(frozen=True, slots=True)
 class DetachSession:
     """End a session. Its later events are ignored."""
 
@@ -115,7 +107,7 @@ class SendForce:
 
 SessionEvent: TypeAlias = FramesAcked | SessionEnded | SessionBroken
 ForceEvent: TypeAlias = Forced | ForceFailed
-SessionEffect: TypeAlias = AttachSession | SendFrame | SendFrameToAll | DetachSession
+SessionEffect: TypeAlias = AttachSession | SendFrame | DetachSession
 
 
 # --- metadata store ---------------------------------------------------------------------------------------------------

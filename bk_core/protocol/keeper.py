@@ -33,13 +33,13 @@ class SessionKeeper:
         self.delivery, self.config = delivery, config
         self.budgets = [False] * len(delivery.lanes)  # index → whether its reconnect budget runs; then an ack ends it
         self._stalls = [(0, 0)] * len(delivery.lanes)  # index → (progress seen, ticks without progress)
-        self.ticks = False  # whether the check of the add deadline goes on
+        self.is_ticking = False  # whether the check of the add deadline goes on
 
     def pushed(self) -> list[KeeperEffect]:
         """Start the check of the add deadline, because a packet was pushed."""
-        if self.ticks:
+        if self.is_ticking:
             return []
-        self.ticks = True
+        self.is_ticking = True
         self._stalls = [(lane.progress, 0) for lane in self.delivery.lanes]
         return [self._next_tick()]
 
@@ -92,7 +92,7 @@ class SessionKeeper:
 
     def _tick(self) -> tuple[list[KeeperEffect], list[int]]:
         if not self.delivery.packets:
-            self.ticks = False
+            self.is_ticking = False
             return [], []
         failed = []
         for index, lane in enumerate(self.delivery.lanes):

@@ -189,18 +189,17 @@ class LedgerWrite:
         return effects + self._start_change() if self.failed else effects
 
     def take_entry(self, payload: Bytes) -> list[WriterEffect] | None:
-        """Take the event Append of one entry without the event, if all bookies get the same frame, and nothing else is
-        to be done. Return the effects. Return None, and change nothing, if :meth:`step` must take the event."""
-        delivery = self.delivery
-        if self.state is not WriterState.OPEN or self.failed or not (self._keeper.ticks and delivery.is_in_step):
+        """Take the event Append of one entry without the event, if all bookies hold it, and the append does nothing but
+        send it. Return the effects. Return None, and change nothing, if :meth:`step` must take the event."""
+        delivery, is_striped = self.delivery, len(self.delivery.lanes) > self.delivery.write_quorum
+        if self.state is not WriterState.OPEN or self.failed or is_striped or not self._keeper.is_ticking:
             return None
         entry_id, session = delivery.last_sent + 1, delivery.common_session
         frame = encode_one(
             payload, digester=self.digester, entry_id=entry_id, lac=self.lac, length_before=self.length, session=session
         )
         self.length += len(payload)
-        delivery.push_to_all(Packet(entry_id, entry_id, len(frame), session, (frame,)))
-        return [ev.SendFrameToAll(session, frame)]
+        return [*delivery.push(Packet(entry_id, entry_id, len(frame), session, (frame,)))]
 
     def _force(self) -> list[WriterEffect]:
         self.forced_to = self.lap

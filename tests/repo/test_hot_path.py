@@ -80,7 +80,7 @@ client sends at once."""
 CLIENT_READ = 119
 """The cost of a read of one entry of 1 KB to the client, in calls, if it reads sixteen entries at the same time."""
 
-MANY_LEDGERS = 130
+MANY_LEDGERS = 142
 """The cost to the client of an entry that is appended to one of many ledgers, each with one entry in flight, in calls
 of the client and the protocol."""
 

@@ -16,6 +16,7 @@ from bk_core.protocol.config import RecoveryConfig, WriterConfig
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.writer import LedgerWrite, WriterState
 from bookie_server.machine import events as ev
+from tests.kit.without_events import taken
 from tests.sim.host import KEY, PASSWORD, REQUEST_MS, Host
 
 if TYPE_CHECKING:
@@ -86,27 +87,11 @@ class WriterHost(Host):
         self.carry(self.machine.start())
 
     def step(self, event: Any) -> list[Any]:
-        """Let the machine take acks and single entries without events, as the client does. A frame for all bookies
-        becomes a frame for each, because the client may die between two of them."""
-        effects: list[Any] | None = None
-        if isinstance(event, pe.FramesAcked):
-            effects = self.machine.take_ack(event.index, event.session, event.frames)
-        elif isinstance(event, pe.Append) and event.batch.count == 1:
-            effects = self.machine.take_entry(event.batch.payload)
-        if effects is None:
-            return super().step(event)
+        """Let the machine take the event, if possible without the event, as the client does."""
+        effects = taken(self.machine, event)
         if effects:
             self.scheduler.reached(f"{type(event).__name__} without an event")
-        lanes = self.machine.delivery.lanes
-        return [
-            one
-            for each in effects
-            for one in (
-                [pe.SendFrame(k, lane.bookie, each.session, each.frame) for k, lane in enumerate(lanes)]
-                if isinstance(each, pe.SendFrameToAll)
-                else [each]
-            )
-        ]
+        return super().step(event) if effects is None else effects
 
     def carry(self, effects: list[Any]) -> None:
         self.world.checker.writer_stepped(self)

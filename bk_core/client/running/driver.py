@@ -43,7 +43,6 @@ from bk_core.protocol.events import (
     ReadBookies,
     ReadMetadata,
     SendFrame,
-    SendFrameToAll,
     SessionBroken,
     SessionEnded,
     SetTimer,
@@ -233,14 +232,7 @@ class SessionAdapter:
         self._acked = acked or (lambda index, session, frames: driver.feed(FramesAcked(index, session, frames)))
         self._counts, self._refused = counts or ClientMetrics(), refused or Refused()
         self._transport, self._ledger_id, self._ledger_key, self._feed = transport, ledger_id, ledger_key, driver.feed
-        driver.handle(
-            {
-                SendFrame: self._send,
-                SendFrameToAll: self._send_to_all,
-                AttachSession: self._attach,
-                DetachSession: self._detach,
-            }
-        )
+        driver.handle({SendFrame: self._send, AttachSession: self._attach, DetachSession: self._detach})
         driver.at_stop(self.detach_all)
         self._open: dict[int, tuple[int, Link]] = {}  # ensemble index → its session number and the link of the session
         self._used: set[int] = set()  # sessions whose frames a bookie may have taken
@@ -250,12 +242,6 @@ class SessionAdapter:
         if opened is not None:  # otherwise there was no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
             opened[1].send(effect.session, effect.frame)
-
-    def _send_to_all(self, effect: SendFrameToAll) -> None:
-        session, frame = effect.session, effect.frame
-        for _, link in self._open.values():
-            self._used.add(session)
-            link.send(session, frame)
 
     def _detach(self, effect: DetachSession) -> None:
         if effect.index in self._open:

@@ -139,7 +139,7 @@ class AppendQueue:
                 return None
             payload = self.tail.pop()
             self.tail_first += 1
-            size = ENTRY_COST_BYTES + len(payload)
+            size = cost(len(payload), 1)
             self.taken_bytes += size
             return payload, size
 
@@ -180,7 +180,7 @@ def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
     """Return the lengths of the first payloads that together fit into ``frame_bytes``, but always of at least one
     payload."""
     if len(payloads) == 1:
-        return one_length(len(payloads[0]))
+        return _one_length(len(payloads[0]))
     lengths = np.fromiter(map(len, islice(payloads, SLICE_ENTRIES_MAX)), dtype=np.uint32)
     if lengths.size == 1 or int(lengths.sum(dtype=np.int64)) <= frame_bytes:
         return lengths
@@ -190,7 +190,7 @@ def prefix_lengths(payloads: list[Bytes], frame_bytes: int) -> U32:
 
 
 @lru_cache(maxsize=1024)
-def one_length(size: int) -> U32:
+def _one_length(size: int) -> U32:
     """Return the lengths of a batch of one payload. To make an array costs more than to take the entry."""
     lengths = np.array([size], dtype=np.uint32)
     lengths.flags.writeable = False

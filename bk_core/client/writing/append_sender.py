@@ -10,10 +10,10 @@ from time import monotonic
 from bk_core.client.config import ClientConfig
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
-from bk_core.client.writing.append_queue import AppendQueue, one_length
+from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.client.writing.append_spans import append_spans
 from bk_core.client.writing.writer_end import WriterEnd
-from bk_core.entries.batch import Bytes, EntryBatch, byte_view
+from bk_core.entries.batch import Bytes, EntryBatch
 from bk_core.model import EntryId
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import Append
@@ -86,7 +86,7 @@ class AppendSender:
         """Pass one entry to the machine, without an event unless the machine needs it."""
         self._count(1, len(payload), held)
         if not self._driver.took(self._machine.take_entry, payload):
-            self._driver.feed(Append(EntryBatch(lengths=one_length(len(payload)), payload=byte_view(payload))))
+            self._driver.feed(Append(EntryBatch.from_list([payload])))
 
     def _count(self, entries: int, size: int, held: int) -> None:
         """Note that the next entries are in flight, and count them. They use ``held`` bytes of the window."""
