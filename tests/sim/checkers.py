@@ -165,6 +165,9 @@ class Checker:
         truth.history.ended(writer.name, record.value.last_entry_id)
         if record.value.last_entry_id != truth.acked:
             self.fail("I3", f"{writer.name} closed at {record.value.last_entry_id}, it acknowledged {truth.acked}")
+        length = sum(map(len, truth.given[: truth.acked + 1]))
+        if record.value.length != length:
+            self.fail("I3", f"{writer.name} closed with {record.value.length} bytes, it acknowledged {length}")
         if writer.store.closed_by.get(writer.ledger_id) == writer.name:
             self._check_marked(truth, record.value, range(truth.acked + 1), writer)
 
