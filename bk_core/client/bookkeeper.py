@@ -31,6 +31,7 @@ from bk_core.client.running.fork import ForkGuard
 from bk_core.client.running.metrics import ClientMetrics, Observer
 from bk_core.client.running.refused import Refused
 from bk_core.client.running.surveyor import Surveyor
+from bk_core.client.writing.lone_appends import LoneAppends
 from bk_core.client.writing.process_budget import process_budget
 from bk_core.client.writing.writer import LedgerWriter
 from bk_core.entries.digest import Digester
@@ -97,6 +98,7 @@ class BookKeeper:
         self._slow = Quarantine()  # bookies that reads ask last
         self._surveyor = Surveyor(transport, self.config)
         self._observer = Observer(self.config.slow_operation_ms)
+        self._lone_appends: dict[tuple[int, int], LoneAppends] = {}  # by write and ack quorum
         timeout_s, pause_s = self.config.delete_hint_timeout_ms / 1000, self.config.quarantine_ms / 1000
         self._hints = Hints(transport, self.refresh_bookies, timeout_s=timeout_s, pause_s=pause_s)
         self._loop = asyncio.get_running_loop()
@@ -172,9 +174,18 @@ class BookKeeper:
             bookies=self._bookies_without,
             explicit_ids=explicit_ids,
             observer=self._observer,
+            table=self._table(write_quorum_size, ack_quorum_size),
         )
         self._observer.counts.ledgers_created += 1
         return self._keep(writer)
+
+    def _table(self, write_quorum: int, ack_quorum: int) -> LoneAppends:
+        """Return the table of writers with these quorums."""
+        found = self._lone_appends.get((write_quorum, ack_quorum))
+        if found is None:
+            found = LoneAppends(write_quorum, ack_quorum, self.config, self._observer)
+            self._lone_appends[write_quorum, ack_quorum] = found
+        return found
 
     async def _take_back_unless_permitted(self, ledger_id: LedgerId, created: Versioned[LedgerMetadata]) -> None:
         """Delete the record of a new ledger if this client may not write to the ledger.
@@ -438,6 +449,8 @@ class BookKeeper:
         try:
             for ending in [*self._handles, *self._recoveries]:
                 ending.end(_closed_error())
+            for table in self._lone_appends.values():
+                table.close()
             for act in list(self._at_close):
                 act()
             self._leave_budget()

@@ -12,6 +12,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -41,6 +44,12 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_all(self, values: npt.NDArray[np.float64]) -> None:
+        """Observe each of the values."""
+        found = np.bincount(np.searchsorted(self.bounds, values), minlength=len(self.counts))
+        self.counts = [*map(int.__add__, self.counts, found.tolist())]
+        self.total += float(values.sum())
 
     def copy(self) -> Histogram:
         """Return a copy of the present counts."""

@@ -51,7 +51,7 @@ class Lane:
     outstanding: deque[int] = field(default_factory=deque)  # numbers of packets sent and not acked in this session
     acked: int = 0  # frames acked in this session
     forcing: EntryId | None = None  # the watermark when the pending force was sent
-    progress: int = 0  # number of acks in all sessions; the keeper checks that it grows
+    progress: int = 0  # frames acked in all sessions; the keeper checks that it grows
     abandoned: bool = False  # its bookie gets no replacement for now, so no packets are kept for the lane
 
 
@@ -178,10 +178,37 @@ class Delivery:
         for _ in range(new):
             outstanding.popleft()
         lane.acked = frames
-        lane.progress += 1
+        lane.progress += new
         self._raise_watermark(lane)
         self._release()
         return True
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all bookies get every entry, each in the session that they share, and lack only single entries."""
+        lanes, shared = self.lanes, self.common_session
+        if self.deferred or len(lanes) != self.write_quorum:
+            return False
+        attached = all(lane.state is LaneState.ATTACHED and lane.session == shared for lane in lanes)
+        return attached and all(packet.first == packet.last and packet.session == shared for packet in self.packets)
+
+    def lend(self) -> deque[Packet]:
+        """Give the packets of a calm delivery away. Until :meth:`resume`, nothing else may be called."""
+        packets, self.packets = self.packets, deque()
+        return packets
+
+    def resume(self, through: EntryId, packets: list[Packet], watermarks: list[EntryId]) -> None:
+        """Continue after more single entries, up to ``through``, were sent to all bookies. ``watermarks`` has the last
+        entry that each bookie has acked, and ``packets`` the packets above the lowest of them."""
+        end = self.lanes[0].next_number + through - self.last_sent
+        self.packets, self.base, self.last_sent = deque(packets), end - len(packets), through
+        self.retained_bytes = sum(packet.size for packet in packets)
+        for lane, watermark in zip(self.lanes, watermarks, strict=True):
+            new = watermark - lane.watermark
+            lane.acked += new
+            lane.progress += new
+            lane.watermark, lane.next_number = watermark, end
+            lane.outstanding = deque(range(end - (through - watermark), end))
 
     def force(self, through: EntryId) -> list[ev.SendForce]:
         """Let each attached bookie sync the frames that it acked, unless its entries up to ``through`` are durable or a

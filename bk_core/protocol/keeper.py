@@ -35,7 +35,7 @@ class SessionKeeper:
         self._stalls = [(0, 0)] * len(delivery.lanes)  # index → (progress seen, ticks without progress)
         self.is_ticking = False  # whether the check of the add deadline goes on
 
-    def pushed(self) -> list[KeeperEffect]:
+    def pushed(self) -> list[ev.SetTimer]:
         """Start the check of the add deadline, because a packet was pushed."""
         if self.is_ticking:
             return []

@@ -93,6 +93,7 @@ class LedgerWrite:
             metadata.value, confirmed=NO_ENTRY, mode=AttachMode.WRITE, new_session=new_session, deferred=deferred_sync
         )
         self._keeper = SessionKeeper(self.delivery, config)
+        self.is_lent = False  # see lend()
         self.change: EnsembleChange | None = None
         self.failed: list[int] = []  # indices whose bookie has failed
         self._urgent = False  # a bookie became read-only; replace it now, even with `delay_ensemble_change`
@@ -106,7 +107,7 @@ class LedgerWrite:
         self._close_intent: LedgerMetadata | None = None
         self._lingering = False
         self._metadata_retries = 0
-        self._hinted: EntryId = NO_ENTRY
+        self.hinted: EntryId = NO_ENTRY  # the last LAC that was sent as a hint
         self._lac_timer = ev.SetTimer("lac", config.explicit_lac_delay_ms)
 
     # --- what the driver reads ---------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ class LedgerWrite:
 
     def step(self, event: WriterEvent) -> list[WriterEffect]:
         """Handle one event and return the effects in order. CLOSED and FAILED ignore every event."""
+        assert not self.is_lent, event
         if self.state is WriterState.CLOSED or self.state is WriterState.FAILED:
             return []
         match event:
@@ -201,6 +203,32 @@ class LedgerWrite:
         self.length += len(payload)
         return [*delivery.push(Packet(entry_id, entry_id, len(frame), session, (frame,)))]
 
+    # --- in a table of calm writers (lone_entries.py) ----------------------------------------------------------------
+    def lend(self) -> tuple[list[Packet], list[WriterEffect]] | None:
+        """Let a table have the state that single entries change. Return the packets that some bookie has not acked, and
+        the effects. Until :meth:`resume` the table acts for this machine, and the machine must get no event. Return
+        None, and change nothing, if the machine has anything else to do than to take acks and the next entry."""
+        busy = self.failed or self.change is not None or any(self._keeper.budgets) or not self.settled
+        if self.state is not WriterState.OPEN or busy or not self.delivery.is_calm:
+            return None
+        self._keeper.is_ticking, self.is_lent = False, True
+        return [*self.delivery.lend()], [ev.CancelTimer("adds"), ev.CancelTimer("lac")]
+
+    def resume(
+        self, lac: EntryId, length: int, hinted: EntryId, packets: list[Packet], watermarks: list[EntryId]
+    ) -> list[ev.SetTimer]:
+        """Take the state back that a table had, and return the effects. ``hinted`` is the last LAC that was sent as a
+        hint; see :meth:`Delivery.resume` for the others."""
+        self.is_lent = False
+        self.delivery.resume(packets[-1].last if packets else lac, packets, watermarks)
+        if lac > self.lac:
+            self._changes = 0
+            self._gone.clear()
+        self.lac = self.acked = lac
+        self.length, self.hinted = length, hinted
+        effects = self._keeper.pushed() if packets else []
+        return [*effects, self._lac_timer] if self.settled and lac > hinted else effects
+
     def _force(self) -> list[WriterEffect]:
         self.forced_to = self.lap
         return [*self.delivery.force(self.forced_to)] if self.delivery.deferred else []
@@ -238,7 +266,7 @@ class LedgerWrite:
         if self.delivery.deferred:
             effects += self.delivery.force(self.forced_to)
         if current:
-            self._hinted = NO_ENTRY
+            self.hinted = NO_ENTRY
         if isinstance(event, ev.SessionEnded) and refused:
             self._urgent = self._urgent or event.reason is Reason.READ_ONLY
             error = refusal_error(event.reason, lane.bookie, self.ledger_id, self.lac, self.lap, event.message)
@@ -317,7 +345,7 @@ class LedgerWrite:
             self._gone.append(self.delivery.lanes[index].bookie)
             self.delivery.replace(index, change.ensemble[index], change.first_entry_id - 1)
         self.failed = [index for index in self.failed if index not in change.indices]
-        self._hinted, self._urgent = NO_ENTRY, False
+        self.hinted, self._urgent = NO_ENTRY, False
         sent = [effect for index in change.indices for effect in self._keeper.replaced(index)]
         return [*sent, *self._start_change(), *self._evaluate()]
 
@@ -447,9 +475,9 @@ class LedgerWrite:
         return self._fail(overdue_error(self.ledger_id, self.lac, self.lap, when, value))
 
     def _hint_lac(self) -> list[WriterEffect]:
-        if not (self.idle or self.delivery.deferred) or self.lac <= self._hinted:
+        if not (self.idle or self.delivery.deferred) or self.lac <= self.hinted:
             return []  # an entry in flight carries the LAC, or the bookies have it
-        self._hinted = self.lac
+        self.hinted = self.lac
         body = lac_body(self.lac, self.digester)
         held, lanes = quorum.holders(self.lac, self.metadata.value), self.delivery.lanes
         told = [lane.bookie for lane in lanes if lane.bookie in held and lane.state is not LaneState.FAILED]

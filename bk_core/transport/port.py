@@ -116,6 +116,10 @@ class Link(Protocol):
         turn of the loop are sent in one write (L4). Frames of an ended session are dropped."""
         ...
 
+    def send_all(self, sessions: Sequence[int], frames: Sequence[bytes]) -> None:
+        """Queue one frame for each of these sessions, as :meth:`send` does."""
+        ...
+
     def detach(self, session: int) -> None:
         """End a session. Its queued frames are dropped, and it gets no more callbacks."""
         ...

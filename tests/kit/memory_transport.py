@@ -145,6 +145,10 @@ class MemoryLink:
         if session in self.listeners:
             self.connection.frames(memoryview(frame))
 
+    def send_all(self, sessions: Sequence[int], frames: Sequence[bytes]) -> None:
+        for session, frame in zip(sessions, frames, strict=True):
+            self.send(session, frame)
+
     def detach(self, session: int) -> None:
         if self.listeners.pop(session, None):
             self.connection.detach(session)

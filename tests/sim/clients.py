@@ -13,10 +13,11 @@ from bk_core.errors import BookKeeperError, Outcome
 from bk_core.model import EntryId, LedgerId, LedgerMetadata, Versioned
 from bk_core.protocol import events as pe
 from bk_core.protocol.config import RecoveryConfig, WriterConfig
+from bk_core.protocol.keeper import STALL_TICKS
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.writer import LedgerWrite, WriterState
 from bookie_server.machine import events as ev
-from tests.kit.without_events import taken
+from tests.kit.without_events import OUT, Tabled, taken
 from tests.sim.host import KEY, PASSWORD, REQUEST_MS, Host
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class WriterHost(Host):
         super().__init__(world, name, ledger_id)
         self.sessions = world.session_numbers()
         value = metadata.value
-        self.machine = LedgerWrite(
+        machine = LedgerWrite(
             ledger_id,
             metadata,
             Digester(value.digest_type, PASSWORD, ledger_id),
@@ -72,6 +73,8 @@ class WriterHost(Host):
             random=Random(world.random.random()),
             deferred_sync=world.knobs.deferred is not None,
         )
+        self._tabled = Tabled(machine, sits_ms=config.add_timeout_ms / STALL_TICKS)
+        self.lone = world.knobs.lone
         self.error: BookKeeperError | None = None
         self.closed: Versioned[LedgerMetadata] | None = None
         self._handlers |= {
@@ -84,14 +87,31 @@ class WriterHost(Host):
             pe.SendLac: self._send_lac,
         }
         world.checker.new_writer(self)
-        self.carry(self.machine.start())
+        self.carry(machine.start())
 
     def step(self, event: Any) -> list[Any]:
-        """Let the machine take the event, if possible without the event, as the client does."""
+        """Let the table or the machine take the event, if possible without the event, as the client does."""
+        tabled = self._tabled
+        effects = tabled.take(event, sits=tabled.machine.lap % 4 < 3)
+        if effects is not None:
+            self.scheduler.reached(f"{type(event).__name__} in the table")
+            return effects
+        left = tabled.leave()
+        if left and isinstance(event, pe.TimerFired) and event.name == OUT:
+            return left
         effects = taken(self.machine, event)
         if effects:
             self.scheduler.reached(f"{type(event).__name__} without an event")
-        return super().step(event) if effects is None else effects
+        return [*left, *(super().step(event) if effects is None else effects)]
+
+    @property
+    def sits(self) -> bool:
+        """Whether the writer is in the table of lone entries."""
+        return self._tabled.slot is not None
+
+    @property
+    def machine(self) -> LedgerWrite:
+        return self._tabled.shown
 
     def carry(self, effects: list[Any]) -> None:
         self.world.checker.writer_stepped(self)
@@ -135,6 +155,9 @@ class WriterHost(Host):
 
     def _confirm(self, effect: pe.Confirm) -> None:
         self.world.checker.acked(self, effect.lac)
+        if self.lone and self.machine.settled:
+            self.lone -= 1
+            self.scheduler.at(0.0, f"{self.name} clock", f"{self.name} appends again", self.append, 1)
 
     def _fail(self, effect: pe.Fail) -> None:
         self.scheduler.note(f"{self.name} fails: {type(effect.error).__name__}")

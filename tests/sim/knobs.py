@@ -55,6 +55,7 @@ class Knobs:
     # the work
     batches: int = 4
     entries_max: int = 3
+    lone: int = 0  # entries that the writer appends one by one, each after the one before is confirmed
     entry_bytes: int = 0  # the least size; large groups cover several sectors and can be torn
     think_ms: float = 2.0
     second_recoverer: float = 0.4
@@ -74,6 +75,7 @@ def uniform(random: Random) -> Knobs:
         write_quorum=qw,
         ack_quorum=qa,
         batches=random.choice((1, 2, 4)),
+        lone=random.choice((0, 0, 4)),
         tails=random.choice((0, 0, 0, 1)),
         dead_at_the_end=qa > 1 and random.random() < 0.3,
     )
@@ -111,6 +113,7 @@ def swarm(random: Random) -> Knobs:
         hostile=pick((0.0, 0.0, 0.03, 0.1)),
         batches=pick((0, 1, 2, 6)),
         entries_max=pick((1, 3, 6)),
+        lone=pick((0, 0, 10)),
         think_ms=pick((0.0, 2.0, 20.0)),
         second_recoverer=pick((0.0, 0.5, 1.0)),
         early_recovery=pick((0.0, 0.5, 1.0)),

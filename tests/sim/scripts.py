@@ -21,6 +21,8 @@ from bk_core.errors import (
     Outcome,
     WrongPasswordError,
 )
+from bk_core.model import DigestType
+from bk_core.protocol import events as pe
 from bk_core.protocol.recovery import Phase
 from tests.sim.checkers import Violation
 from tests.sim.clients import RECOVERY, WRITER, RecoveryHost, WriterHost
@@ -275,7 +277,25 @@ def no_spare_where_all_is_confirmed() -> None:
     _require(world.store.marked(writer.ledger_id) == ("b1",), "P8", "b1 was not marked")
 
 
+def acks_of_too_many() -> None:
+    """P1-table: bookies ack frames that they were never sent, while the writer sits in the table of lone entries."""
+    world = World("script", quiet(3, 3, 2, spares=2, latency_ms=0.2))
+    world.digest_type = DigestType.CRC32C
+    writer = world.writer("w", ENSEMBLE)
+    writer.append(1)
+    world.run_for(20)
+    writer.append(1)
+    _require(writer.sits, "setup", "the writer should sit")
+    session = writer.machine.delivery.common_session
+    for index in range(2):
+        writer.feed(pe.FramesAcked(index, session, 9))
+    _require(writer.machine.lac == 0, "P1-table", "an ack of too many frames confirmed an entry")
+    world.run_for(2_000)
+    _require(writer.machine.lac == 1, "P1-table", "the entry was never confirmed")
+
+
 SCRIPTS: dict[str, Callable[[], None]] = {
+    "acks of too many": acks_of_too_many,
     "empty last fragment": empty_last_fragment,
     "reads follow": reads_follow,
     "hung bookie": hung_bookie,

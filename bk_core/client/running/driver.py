@@ -83,6 +83,11 @@ class Driver:
         self._last_acts: list[Callable[[], None]] = []
         self.stopped = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no event is handled or waits, and events are not logged."""
+        return not (self._running or self._events or self.stopped or logger.isEnabledFor(logging.DEBUG))
+
     def begin(self, effects: Iterable[Any]) -> None:
         """Carry out the machine's first effects."""
         self._running = True
@@ -242,6 +247,16 @@ class SessionAdapter:
         if opened is not None:  # otherwise there was no link, and the machine gets a SessionBroken
             self._used.add(effect.session)
             opened[1].send(effect.session, effect.frame)
+
+    def links(self, session: int, count: int) -> frozenset[Link]:
+        """Return the links over which this session, the same at ``count`` bookies, goes. The set is empty if the
+        session is not open on all of them."""
+        links = frozenset(link for number, link in self._open.values() if number == session and link.broken is None)
+        return links if len(links) == count else frozenset()
+
+    def note_sent(self, session: int) -> None:
+        """Note that a bookie may have taken frames of the session, which were sent past this adapter."""
+        self._used.add(session)
 
     def _detach(self, effect: DetachSession) -> None:
         if effect.index in self._open:

@@ -143,6 +143,20 @@ class AppendQueue:
             self.taken_bytes += size
             return payload, size
 
+    def skip(self) -> EntryId | None:
+        """Give the next id to an entry that does not go through this queue. Return None if other entries wait here. The
+        lock is held."""
+        if self._items or self.tail:
+            return None
+        self.tail_first += 1
+        return self.tail_first - 1
+
+    def took(self, size: int) -> None:
+        """Add ``size``, the bytes of an unconfirmed entry that got its id from :meth:`skip`."""
+        with self.lock:
+            self.held += size
+            self.taken_bytes += size
+
     def confirmed(self, size: int) -> None:
         """Subtract ``size``, the bytes of taken entries that are now confirmed."""
         with self.lock:

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from bk_core.client.config import ClientConfig
 from bk_core.client.running.driver import Driver
 from bk_core.client.running.metrics import Observer
-from bk_core.client.writing.append_queue import AppendQueue
+from bk_core.client.writing.append_queue import AppendQueue, cost
 from bk_core.client.writing.append_spans import append_spans
 from bk_core.client.writing.writer_end import WriterEnd
 from bk_core.entries.batch import Bytes, EntryBatch
-from bk_core.model import EntryId
+from bk_core.model import BookieId, EntryId, LedgerId
 from bk_core.protocol import writer as machine
 from bk_core.protocol.events import Append
 
@@ -39,7 +40,9 @@ class AppendSender:
         end: WriterEnd,
         config: ClientConfig,
         observer: Observer,
+        leave: Callable[[], None],
     ) -> None:
+        self._leave_table = leave
         self._machine, self._driver, self._queue, self._end = protocol, driver, queue, end
         self._config, self._observer = config, observer
         self._thread = threading.get_ident()
@@ -64,6 +67,8 @@ class AppendSender:
         only entries that fill whole frames. Pass nothing while the machine keeps more than ``slow_bookie_bytes_max``
         bytes for the slowest bookie."""
         self.is_scheduled = False
+        if self._machine.is_lent:
+            self._leave_table()
         queue, delivery, config = self._queue, self._machine.delivery, self._config
         while queue and self._end.error is None and not self.is_held:
             if not self._machine.idle and queue.bytes < config.frame_bytes and not self._end.is_closing:
@@ -96,6 +101,20 @@ class AppendSender:
         counts.appended_entries += entries
         counts.appended_bytes += size
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight, traced or held back."""
+        return not (self._in_flight or self.is_held or self.spans is not None or self._queue)
+
+    def resume(self, in_flight: tuple[int, float] | None) -> None:
+        """Continue after entries were sent and confirmed past this object. ``in_flight`` is the payload size and the
+        time of the last one, if it is not confirmed."""
+        self._counted = self._machine.lac
+        if in_flight is not None:
+            held = cost(in_flight[0], 1)
+            self._in_flight.append((self._machine.lap, held, in_flight[1]))
+            self._queue.took(held)
+
     def confirmed(self, through: EntryId) -> None:
         """Subtract the batches that end at or before entry ``through`` from the window, count their entries as
         confirmed, and report a slow batch."""
@@ -116,14 +135,24 @@ class AppendSender:
     def _report_slow(self, took_s: float, through: EntryId) -> None:
         """Log an append that took long. The log line names sessions in the same way as the bookies' log lines."""
         first, size = self._counted + 1, sum(each for last, each, _ in self._in_flight if last <= through)
-        lanes = self._machine.delivery.lanes
-        self._observer.was_slow(
-            lambda: (
-                f"append to ledger {self._machine.ledger_id}, entries {first} to {through}, {size:,} bytes: "
-                f"{took_s * 1000:,.0f} ms from sending to confirmation; "
-                + ", ".join(f"{lane.bookie} session {lane.session} acked to {lane.watermark}" for lane in lanes)
-            )
-        )
+        acked = [(lane.bookie, lane.session, lane.watermark) for lane in self._machine.delivery.lanes]
+        self._observer.was_slow(lambda: slow_append(self._machine.ledger_id, (first, through), size, took_s, acked))
 
     def _session_names(self) -> list[str]:
         return [f"{lane.bookie} session {lane.session}" for lane in self._machine.delivery.lanes]
+
+
+def slow_append(
+    ledger_id: LedgerId,
+    entries: tuple[EntryId, EntryId],
+    size: int,
+    took_s: float,
+    acked: Sequence[tuple[BookieId, int, EntryId]],
+) -> str:
+    """Return the log line of an append that took long. ``acked`` has each bookie, its session, and the last entry that
+    it has acked."""
+    return (
+        f"append to ledger {ledger_id}, entries {entries[0]} to {entries[1]}, {size:,} bytes: "
+        f"{took_s * 1000:,.0f} ms from sending to confirmation; "
+        + ", ".join(f"{bookie} session {session} acked to {last}" for bookie, session, last in acked)
+    )

@@ -26,6 +26,7 @@ from bk_core.client.writing.append_room import Piece, Room
 from bk_core.client.writing.append_sender import AppendSender
 from bk_core.client.writing.append_waiters import AppendWaiters
 from bk_core.client.writing.bookie_calls import WriterBookieCalls
+from bk_core.client.writing.lone_appends import LoneAppends, Seat
 from bk_core.client.writing.process_budget import process_budget
 from bk_core.client.writing.writer_end import WriterEnd
 from bk_core.entries.apache import lac_body
@@ -76,6 +77,7 @@ class LedgerWriter:
     # - _sender: passes entries from the queue to the machine, and has the batches in flight
     # - _waiters: callers that wait for confirmations
     # - _end: whether the writer still takes entries, and how it ended
+    # - _seat: sends single entries together with those of other ledgers; what uses the machine leaves the table first
     # - _is_wake_scheduled: _flush_and_wake is called in this turn of the loop
     # - _moved: the queue may have become shorter, or the writer has ended
 
@@ -88,9 +90,9 @@ class LedgerWriter:
         config: ClientConfig,
         bookies: Callable[[tuple[BookieId, ...]], Awaitable[BookiesRead]],
         explicit_ids: bool = False,
-        observer: Observer | None = None,
+        observer: Observer,
+        table: LoneAppends,
     ) -> None:
-        observer = observer or Observer(config.slow_operation_ms)
         key = ledger_key(protocol.metadata.value.password or b"")
         self._machine, self._config, self._explicit_ids = protocol, config, explicit_ids
         driver = self._driver = Driver(f"writer of ledger {protocol.ledger_id}", self._step, self._fail)
@@ -112,8 +114,22 @@ class LedgerWriter:
             window_bytes_max=config.window_bytes_max,
             slow_bookie_bytes_max=config.slow_bookie_bytes_max,
         )
-        self._sender = AppendSender(protocol, driver, self._queue, self._end, config, observer)
         self._waiters = AppendWaiters(self._queue.lock)
+        self._sender = AppendSender(protocol, driver, self._queue, self._end, config, observer, self._leave_table)
+        self._seat = Seat(
+            table,
+            protocol,
+            driver=driver,
+            sessions=self._sessions,
+            queue=self._queue,
+            sender=self._sender,
+            waiters=self._waiters,
+            room=self._room,
+            end=self._end,
+            guard=self._guard,
+            calls=self._calls,
+            take_ack=self._frames_acked,
+        )
         self._is_wake_scheduled = False
         self._moved = asyncio.Event()
         driver.handle(
@@ -142,7 +158,7 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> EntryId:
-        return self._machine.lac
+        return self._seat.lac
 
     @property
     def last_add_pushed(self) -> EntryId:
@@ -151,7 +167,7 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        return self._machine.length
+        return self._seat.length
 
     @property
     def is_failed(self) -> bool:
@@ -254,6 +270,11 @@ class LedgerWriter:
         full, the call waits, in the order of the calls. Raises the errors of append_nowait except WindowFullError.
         After an error of unknown outcome, such as LedgerFencedError, the entry may be part of the ledger.
         """
+        if type(payload) is bytes and entry_id is None and not self._explicit_ids:
+            together = self._seat.append(payload)
+            if together is not None:
+                await together[1]
+                return together[0]
         try:
             with self._queue.lock:
                 entry_id = self._put(payload, entry_id)
@@ -311,6 +332,7 @@ class LedgerWriter:
         """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends before, raises the error
         that ended it. The error's outcome says whether the entry may be in the ledger."""
         self._guard.check("this ledger")
+        self._leave_table()
         if entry_id > self._machine.acked:
             if entry_id > self.last_add_pushed and self._end.error is None:
                 raise InvalidArgumentError(
@@ -353,6 +375,7 @@ class LedgerWriter:
         A writer without entries in flight sends the LAC by itself after ``explicit_lac_delay_ms``.
         """
         self._end.check_open()
+        self._leave_table()
         lac, value = self._machine.lac, self.metadata
         if lac >= value.last_fragment.first_entry_id:  # otherwise there is no LAC, or the ledger's metadata proves it
             body = lac_body(lac, self._machine.digester)
@@ -370,6 +393,7 @@ class LedgerWriter:
         at another entry, and the error that ended this writer before.
         """
         self._guard.check("this ledger")
+        self._leave_table()
         with self._queue.lock:  # so every entry that got an id on another thread is queued
             self._end.is_closing = True
             self._room.shut()
@@ -431,6 +455,7 @@ class LedgerWriter:
 
     def hold(self) -> None:
         """Stop sending entries until :meth:`release`. Appended entries are queued meanwhile."""
+        self._leave_table()
         self._sender.is_held = True
 
     def release(self) -> None:
@@ -438,7 +463,14 @@ class LedgerWriter:
         self._sender.is_held = False
         self._sender.flush()
 
+    def _leave_table(self) -> None:
+        """Take the writer out of the table, before its machine is used."""
+        if self._machine.is_lent:
+            self._seat.leave()
+
     def _step(self, event: Any) -> list[Any]:
+        if self._machine.is_lent:
+            self._leave_table()
         delivery = self._machine.delivery
         kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
@@ -448,7 +480,10 @@ class LedgerWriter:
         return effects
 
     def _frames_acked(self, index: int, session: int, frames: int) -> None:
-        """Take an ack, without an event unless the machine needs it."""
+        """Take an ack, in the table if the writer sits there, otherwise without an event unless the machine needs
+        it."""
+        if self._machine.is_lent and self._seat.took_ack(index, session, frames):
+            return
         delivery, lac = self._machine.delivery, self._machine.lac
         kept = delivery.retained_bytes
         if not self._driver.took(self._machine.take_ack, index, session, frames):
@@ -493,6 +528,7 @@ class LedgerWriter:
 
     def _fail(self, error: BookKeeperError) -> None:
         """End the writer with ``error``, which every call that waits then raises."""
+        self._leave_table()
         error = self._sessions.because(error, pending=not self._machine.settled)
         if self._sender.spans is not None:
             self._sender.spans.ended(error)

@@ -81,6 +81,11 @@ class BookieRpcLink:
         self._exchange.adds.send(session, frame)
         self._connection.wake()
 
+    def send_all(self, sessions: Sequence[int], frames: Sequence[bytes]) -> None:
+        for session, frame in zip(sessions, frames, strict=True):
+            self._exchange.adds.send(session, frame)
+        self._connection.wake()
+
     def detach(self, session: int) -> None:
         self._exchange.adds.detach(session)
 

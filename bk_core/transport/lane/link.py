@@ -85,6 +85,13 @@ class LaneLink:
         if self._adds is not None:
             self._adds.send(session, frame)
 
+    def send_all(self, sessions: Sequence[int], frames: Sequence[bytes]) -> None:
+        if self._permits is not None and self._permits.waiting:
+            for session, frame in zip(sessions, frames, strict=True):
+                self.send(session, frame)
+        elif self._adds is not None:
+            self._adds.send_all(sessions, frames)
+
     def detach(self, session: int) -> None:
         if self._permits is not None and self._permits.detach(session):
             return

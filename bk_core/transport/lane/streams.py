@@ -13,7 +13,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -217,6 +218,11 @@ class AddStream(LaneStream):
             self._frames.append((session, frame, traceparent))
             if is_first:  # otherwise the lane was woken before, and will take all frames
                 self.wake()
+
+    def send_all(self, sessions: Sequence[int], frames: Sequence[bytes]) -> None:
+        traceparent = "" if self._spans is None else self._spans.traceparent()
+        self._frames.extend(zip(sessions, frames, repeat(traceparent)))  # those of ended sessions are dropped later
+        self.wake()
 
     def detach(self, session: int) -> None:
         if self._listeners.pop(session, None):

@@ -24,6 +24,7 @@ from bk_core.protocol.ends import lac
 from bk_core.protocol.ends.follower import LedgerFollower
 from bk_core.protocol.ends.lac import LacQuery
 from bk_core.protocol.keeper import SessionKeeper
+from bk_core.protocol.lone_entries import LoneEntries
 from bk_core.protocol.reader import RangeRead
 from bk_core.protocol.recovery import LedgerRecovery, Phase
 from bk_core.protocol.write_back import WriteBack
@@ -310,3 +311,41 @@ def own_create_is_a_conflict(settle: Any, self: Any, path: str, data: bytes, _: 
 def write_sets_in_32_bits(_: Any, entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
     narrow = (entry_id + (1 << 31)) % (1 << 32) - (1 << 31)
     return tuple(int((abs(narrow) + i) % ensemble_size) for i in range(write_quorum))
+
+
+# --- the table of lone entries ---------------------------------------------------------------------------------------
+
+
+@MUTANTS.instead(
+    LoneEntries, "refused", "P1-table", "an ack covers only frames that were sent", shown_by="acks of too many"
+)
+def every_ack_is_taken(refused: Any, self: LoneEntries, places: Any, frames: Any) -> Any:
+    """P1-table: the table counts an ack of frames that were never sent."""
+    return refused(self, places, frames) & False
+
+
+@MUTANTS.instead(LoneEntries, "acked", "P2-table", "the table confirms with an ack quorum")
+def one_ack_fewer(acked: Any, self: LoneEntries, places: Any, frames: Any) -> Any:
+    """P2-table: an entry is confirmed although one bookie of the ack quorum has not acked it."""
+    ack_quorum, self.ack_quorum = self.ack_quorum, max(1, self.ack_quorum - 1)
+    try:
+        return acked(self, places, frames)
+    finally:
+        self.ack_quorum = ack_quorum
+
+
+@MUTANTS.instead(LedgerWrite, "resume", "P1-leave", "a writer leaves the table with its frames")
+def frames_stay_in_the_table(
+    resume: Any, self: LedgerWrite, lac: int, length: int, hinted: int, packets: Any, watermarks: Any
+) -> Any:
+    """P1-leave: what a bookie has not acked is not sent again after the writer left the table."""
+    through = packets[-1].last if packets else lac
+    return resume(self, lac, length, hinted, [], [through] * len(watermarks))
+
+
+@MUTANTS.instead(LedgerWrite, "resume", "P7-length", "a writer leaves the table with its length")
+def length_stays_in_the_table(
+    resume: Any, self: LedgerWrite, lac: int, length: int, hinted: int, packets: Any, watermarks: Any
+) -> Any:
+    """P7-length: the length of the closed ledger lacks the entries that were sent from the table."""
+    return resume(self, lac, self.length, hinted, packets, watermarks)
