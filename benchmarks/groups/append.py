@@ -291,7 +291,7 @@ MEASUREMENTS = (
         note=f"one append_nowait an entry, {QUORUM}",
         peers=(
             Peer("apache", java_appends(100), (10,), note=apache.NOTE),
-            Peer("kafka", produced(100), (1.2,), note=kafka.NOTE),
+            Peer("kafka", produced(100), (1,), note=kafka.NOTE),
         ),
     ),
     Measurement(
@@ -303,7 +303,7 @@ MEASUREMENTS = (
         ("append_many_ledgers",), "k entries/s", many_ledgers, per=1e3, disk_bytes=3e9,
         note=f"{LEDGERS:,} ledgers, one entry of 100 B in flight each, by asyncio, gc.freeze() before; {QUORUM}",
         peers=(
-            Peer("apache", java_many_ledgers, (2,), note=f"{apache.NOTE}, one a ledger"),
+            Peer("apache", java_many_ledgers, (1.2,), note=f"{apache.NOTE}, one a ledger"),
             Peer("raw", bare_writers, (None,), "asyncio",
                  note="raw: the ceiling of a client in Python: a task a writer and a future an entry on asyncio, which "
                  "sends as many messages as ours, each to three processes that write and sync it, and waits for two; "

@@ -159,7 +159,7 @@ MEASUREMENTS = (
         ("read_random",), "k reads/s", anywhere, per=1e3,
         note=f"single entries of 1 KB of a ledger of {RANDOM_BYTES / 1e6:.0f} MB, {AT_ONCE} asked for at a time",
         peers=(
-            Peer("apache", java_anywhere, (2,), note=apache.NOTE),
+            Peer("apache", java_anywhere, (1.2,), note=apache.NOTE),
             Peer("raw", bare_anywhere, (None,), "asyncio",
                  note="raw: the ceiling of a client in Python: a task a reader and a future an entry on asyncio; three "
                  "processes pread the entry from the page cache; no index, checks, frames, digests or deadlines"),
