@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from itertools import accumulate
 
 from bk_core.entries.apache_frame import check_apache
 from bk_core.entries.frame import (
@@ -216,8 +217,12 @@ class Adds:
 
     def _take(self, stream: Stream, event: FramesArrived) -> None:
         message, made = event.frames, event.made
+        is_alone = made is not None and made[0] is made[-1]
         try:
-            frames = split_frames(message) if made is None else [(made, message)]
+            if made is None:
+                frames = split_frames(message)
+            else:
+                frames = [(made[0], message)] if is_alone else _frames_made(message, made)
         except IntegrityError as error:
             self._close(stream, str(error))
             return
@@ -227,7 +232,7 @@ class Adds:
             session = stream.sessions.get(header.tag) or self._unknown_session(stream, header.tag)
             self._taken(session, frame.nbytes)
             self._offer(session, header, frame, made is not None)
-        if made is None:
+        if not is_alone:
             self._let_go(message)
         if self._is_too_much(stream):
             self._pause(stream)
@@ -478,3 +483,9 @@ class Adds:
                 del self._paused[stream.stream_id]
                 self._core.effects.append(ResumeStream(stream.stream_id))
                 self._take_waiting(stream)
+
+
+def _frames_made(message: memoryview, made: Sequence[FrameHeader]) -> list[tuple[FrameHeader, memoryview]]:
+    """Return the header and bytes of each frame that this bookie built itself."""
+    ends = [*accumulate(header.size for header in made)]
+    return [(header, message[begin:end]) for header, begin, end in zip(made, [0, *ends], ends, strict=False)]

@@ -45,9 +45,9 @@ class FramesArrived(NamedTuple):
 
     stream: StreamId
     frames: memoryview
-    made: FrameHeader | None = None
-    """The header of the message's only frame, if this bookie built the frame itself from an entry that it had checked.
-    The machine does not check such a frame again."""
+    made: Sequence[FrameHeader] | None = None
+    """The headers of all frames, if this bookie built the frames itself from entries that it had checked. The machine
+    does not check such frames again."""
 
 
 @dataclass(frozen=True, slots=True)

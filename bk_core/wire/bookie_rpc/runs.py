@@ -99,7 +99,7 @@ class Run:
         return type(self)(self.buffer, self._rows[:, start:stop])
 
     def rows(self) -> list[tuple[int, ...]]:
-        """Return one tuple for each frame, for tests and logs."""
+        """Return one tuple of numbers for each frame."""
         return list(zip(*self._rows.tolist(), strict=True))
 
 
@@ -130,9 +130,14 @@ class AddRun(_WithBodies):
     @property
     def alone(self) -> LoneAdd | None:
         """The add as a tuple without arrays, or None if it did not come alone."""
-        row = self._alone
-        if row is None:
-            return None
+        return None if self._alone is None else self.add_of(self._alone)
+
+    def add(self, at: int) -> LoneAdd:
+        """Return the add at a position of the run as a tuple without arrays."""
+        return self.add_of(self._rows[:, at].tolist())
+
+    def add_of(self, row: Sequence[int]) -> LoneAdd:
+        """Return an add as a tuple without arrays. ``row`` is its tuple of :meth:`rows`."""
         key, body = (self.buffer[row[at] : row[at] + row[size]] for at, size in _OF_ADDS)
         return row[TXN], row[LEDGER], row[ENTRY], bool(row[RECOVERY]), bytes(key), body
 

@@ -8,7 +8,7 @@ frame, only the adds of these ids are refused, and all others are offered again,
 independent.
 
 No Python code here runs for each entry: adds are columns from the burst to their answers. Only an add that comes alone
-is handled by itself.
+is handled by itself, and so is the only add of its ledger in a burst.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from bk_core.entries.apache_frame import encode_apache_one
-from bk_core.entries.frame import FRAME_HEADER_BYTES, columns_of, parse_header
+from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, columns_of, parse_header
 from bk_core.model import LEDGER_ID_MAX, LEDGER_KEY_BYTES, LedgerId
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
@@ -42,6 +42,8 @@ detached, unless it has adds in flight."""
 _new = tuple.__new__  # faster than the constructor of a named tuple, which is a Python function
 
 Key: TypeAlias = tuple[LedgerId, bool, bytes]
+Made: TypeAlias = tuple[FrameHeader, bytearray | bytes]
+"""A frame made of adds, with its header."""
 
 
 class Sent(NamedTuple):
@@ -114,36 +116,56 @@ class ServedAdds:
                 return
             run, headers = AddRun(run.buffer, run._rows[:, good]), headers[good]
             bodies = run.bodies()
-        message: list[bytearray] = []
-        for at in _groups(run):
-            first = 0 if at is None else int(at[0])
-            key_at = int(run.key_offsets[first])
-            key = bytes(run.buffer[key_at : key_at + LEDGER_KEY_BYTES])
-            session = self._session((int(run.ledger_ids[first]), bool(run.recovery[first]), key))
-            if at is None:
-                self._offer(session, headers, bodies, run.txns, wire, message)
-            else:
+        message: list[Made] = []
+        groups = _groups(run)
+        if groups is None:
+            _, ledger_id, _, recovery, key, _ = run.add(0)
+            self._offer(self._session((ledger_id, recovery, key)), headers, bodies, run.txns, wire, message)
+        else:
+            self._take_groups(run, groups, headers, wire, message)
+        self._hand_over(message)
+
+    def _take_groups(
+        self, run: AddRun, groups: Sequence[I64], headers: I64, wire: ModuleType, message: list[Made]
+    ) -> None:
+        """Offer the adds of several sessions. With many ledgers, most of them have one add in the burst."""
+        bodies, rows = run.bodies(), run.rows()
+        for at in groups:
+            add = run.add_of(rows[at[0]])
+            _, ledger_id, _, recovery, key, _ = add
+            session = self._session((ledger_id, recovery, key))
+            if len(at) > 1:
                 part = Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at])
                 self._offer(session, headers[at], part, run.txns[at], wire, message)
-        self._hand_over(message)
+            elif (made := self._offer_one(session, add, wire)) is not None:
+                message.append(made)
 
     def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
         """Give an add that came alone to the machine, without numpy's fixed cost, because a client that waits for each
         add sends one at a time. The frame is passed on with its header, which need not be parsed again."""
-        txn, ledger_id, entry_id, recovery, key, body = add
-        status = Status.EBADREQ
-        if len(key) == LEDGER_KEY_BYTES and ledger_id >= 0 and 0 <= entry_id <= LEDGER_ID_MAX:
-            wanted, session = (ledger_id, recovery, key), self._latest
-            if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
-                session = self._session(wanted)
-            made = encode_apache_one(ledger_id, entry_id, body, session.number)
-            if made is not None and session.alive:
-                header, frame = made
-                session.pending.append(_new(Sent, (frame, txn, entry_id, wire)))
-                self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), header)))
-                return
-            status = refused_add(session.refused) if made is not None else status
-        self._send(wire.add_answer(txn, ledger_id, entry_id, int(status)))
+        txn, ledger_id, entry_id, recovery, key, _ = add
+        if len(key) != LEDGER_KEY_BYTES or ledger_id < 0 or not 0 <= entry_id <= LEDGER_ID_MAX:
+            self._send(wire.add_answer(txn, ledger_id, entry_id, int(Status.EBADREQ)))
+            return
+        wanted, session = (ledger_id, recovery, key), self._latest
+        if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
+            session = self._session(wanted)
+        made = self._offer_one(session, add, wire)
+        if made is not None:
+            header, frame = made
+            self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), (header,))))
+
+    def _offer_one(self, session: ServedSession, add: LoneAdd, wire: ModuleType) -> Made | None:
+        """Make the frame of one add, which the caller gives to the machine, without numpy's fixed cost. Return None if
+        the add was refused and answered."""
+        txn, ledger_id, entry_id, _, _, body = add
+        made = encode_apache_one(ledger_id, entry_id, body, session.number)
+        if made is None or not session.alive:
+            status = Status.EBADREQ if made is None else refused_add(session.refused)
+            self._send(wire.add_answer(txn, ledger_id, entry_id, int(status)))
+            return None
+        session.pending.append(_new(Sent, (made[1], txn, entry_id, wire)))
+        return made
 
     def after(self, ledger_id: LedgerId, answer: Callable[[], None]) -> None:
         """Call ``answer`` once all earlier adds of the ledger are answered."""
@@ -212,7 +234,7 @@ class ServedAdds:
         bodies: Bodies,
         txns: U64,
         wire: ModuleType,
-        message: list[bytearray],
+        message: list[Made],
     ) -> None:
         ledger_id, ids = session.key[0], headers[:, 1]
         if not session.alive:
@@ -220,14 +242,15 @@ class ServedAdds:
             return
         cuts = cuts_of(ids, bodies.lengths)
         for begin, end in pairwise(cuts):
-            frame = frame_of(ledger_id, headers[begin:end], bodies.slice(begin, end), session.number)
-            session.pending.append(Sent(frame, txns[begin:end].copy(), ids[begin:end].copy(), wire))
-            message.append(frame)
+            made = frame_of(ledger_id, headers[begin:end], bodies.slice(begin, end), session.number)
+            session.pending.append(Sent(made[1], txns[begin:end].copy(), ids[begin:end].copy(), wire))
+            message.append(made)
 
-    def _hand_over(self, message: list[bytearray]) -> None:
+    def _hand_over(self, message: list[Made]) -> None:
         if message:
-            frames = message[0] if len(message) == 1 else b"".join(message)
-            self._feed(events.FramesArrived(self._stream, memoryview(frames).toreadonly()))
+            made, frames = zip(*message, strict=True)
+            joined = frames[0] if len(frames) == 1 else b"".join(frames)
+            self._feed(events.FramesArrived(self._stream, memoryview(joined).toreadonly(), made))
 
     # --- from the machine ---
 
@@ -301,7 +324,7 @@ class ServedAdds:
     def _offer_again(self, session: ServedSession, differing: Sequence[int], waits: list[Wait]) -> None:
         """Refuse the adds of the first pending frame whose ids are in ``differing``, or all of them if it is empty.
         Offer the rest of that frame, and all frames behind it, in a new session."""
-        first, message = session.pending.popleft(), list[bytearray]()
+        first, message = session.pending.popleft(), list[Made]()
         assert isinstance(first, Sent)
         txns, ids = first.columns()
         bad = np.isin(ids, np.array(differing, dtype=np.int64)) if differing else np.ones(ids.size, bool)
@@ -316,7 +339,7 @@ class ServedAdds:
         (again.pending if again.pending and again is not session else waits).extend(waiting)
         self._hand_over(message)
 
-    def _offer_stored(self, session: ServedSession, sent: Sent, at: I64, message: list[bytearray]) -> None:
+    def _offer_stored(self, session: ServedSession, sent: Sent, at: I64, message: list[Made]) -> None:
         header = parse_header(sent.frame)
         lengths = columns_of(header, sent.frame).lengths.astype(np.int64)
         payload = memoryview(sent.frame)[FRAME_HEADER_BYTES + header.columns_bytes :]
@@ -332,6 +355,10 @@ class ServedAdds:
             return
         for wire in dict.fromkeys(each.wire for each, _ in sent):
             of_wire = [(each, ledger_id) for each, ledger_id in sent if each.wire is wire]
+            if all(each.ids.__class__ is int for each, _ in of_wire):  # for each, a column would be made
+                txns, ledgers, ids = np.array([(each.txns, ledger_id, each.ids) for each, ledger_id in of_wire]).T
+                self._send(wire.add_answers(txns.astype(np.int64).view(np.uint64), ledgers, ids, int(status)))
+                continue
             columns = [each.columns() for each, _ in of_wire]
             counts = [ids.size for _, ids in columns]
             ledgers = np.repeat(np.array([ledger_id for _, ledger_id in of_wire], dtype=np.int64), counts)
@@ -339,18 +366,18 @@ class ServedAdds:
             self._send(wire.add_answers(txns, ledgers, ids, int(status)))
 
 
-def _groups(run: AddRun) -> Sequence[I64 | None]:
-    """Return the positions of the adds of each session, in order. A single None means that all adds belong to one
-    session."""
+def _groups(run: AddRun) -> list[I64] | None:
+    """Return the positions of the adds of each session, in order, or None if all adds belong to one session."""
     count = len(run)
     if count == 1:
-        return [None]
+        return None
     keys = run.keys()
     assert keys is not None  # all have the length of a ledger key
     ledgers, recovery = run.ledger_ids, run.recovery
     if (ledgers == ledgers[0]).all() and (recovery == recovery[0]).all() and (keys == keys[0]).all():
-        return [None]
+        return None
     order = np.lexsort((recovery, ledgers))  # stable
     ledgers, recovery, keys = ledgers[order], recovery[order], keys[order]
     other = (ledgers[1:] != ledgers[:-1]) | (recovery[1:] != recovery[:-1]) | (keys[1:] != keys[:-1]).any(axis=1)
-    return np.split(order, np.flatnonzero(other) + 1)
+    cuts = [0, *(np.flatnonzero(other) + 1).tolist(), count]
+    return [order[begin:end] for begin, end in pairwise(cuts)]

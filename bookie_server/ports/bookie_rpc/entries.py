@@ -15,6 +15,7 @@ from bk_core.entries.digest import entry_headers
 from bk_core.entries.frame import (
     APACHE_BYTES,
     FRAME_HEADER_BYTES,
+    FrameHeader,
     columns_of,
     decode_frame,
     entry_ids_of,
@@ -68,9 +69,10 @@ def cuts_of(ids: I64, lengths: I64) -> list[int]:
     return [0, *cuts.tolist(), count]
 
 
-def frame_of(ledger_id: int, headers: I64, bodies: Bodies, session: int) -> bytearray:
-    """Encode a frame of unchanged entries, copied out of the burst."""
-    return encode_apache(ledger_id, headers, bodies.lengths, bodies.joined(), session=session)
+def frame_of(ledger_id: int, headers: I64, bodies: Bodies, session: int) -> tuple[FrameHeader, bytearray]:
+    """Encode a frame of unchanged entries, copied out of the burst. Return its header and the frame."""
+    frame = encode_apache(ledger_id, headers, bodies.lengths, bodies.joined(), session=session)
+    return parse_header(frame), frame
 
 
 def entries_of(frames: Sequence[bytes | bytearray | memoryview]) -> Iterator[Entries]:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bk_core.entries.apache_frame import check_apache
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
-from bk_core.entries.frame import FrameKind, encode_frame
+from bk_core.entries.frame import FrameKind, check_frame, encode_frame, split_frames
 from bk_core.errors import AuthenticationError
 from bk_core.model import DigestType
 from bk_core.wire.bookie_rpc.runs import AddAnswers, ReadAnswers
@@ -101,6 +102,44 @@ def test_adds_of_many_ledgers_are_a_frame_each_and_keep_their_transactions() -> 
         (ledger, k, 100 * ledger + k) for ledger in (1, 2, 3) for k in range(5)
     ]
     assert [len(bookie.store.ledgers[ledger].frames) for ledger in (1, 2, 3)] == [1, 1, 1]
+
+
+@pytest.mark.rule("L5")
+@pytest.mark.parametrize("wire", [2, 3])
+@given(
+    burst=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 20), st.sampled_from(["good"] * 8 + ["id", "short"])),
+        min_size=2,
+        max_size=30,
+    )
+)
+def test_frames_of_a_burst_that_the_machine_does_not_check_would_pass_all_checks(
+    wire: int, burst: list[tuple[int, int, str]]
+) -> None:
+    bookie, client = story()
+    client.ask(add(9, 0, wire=wire))
+    fed, step = list[ev.FramesArrived](), bookie.machine.step
+
+    def watched(event: ev.Event) -> list[ev.Effect]:
+        if isinstance(event, ev.FramesArrived):
+            fed.append(event)
+        return step(event)
+
+    bookie.machine.step = watched
+    wrong: dict[str, dict[str, Any]] = {"good": {}, "id": {"body": entry(1, 99)}, "short": {"body": b"x"}}
+    asked = [each for each in burst if wire == 3 or each[2] != "short"]  # version 2 has no frame that is so short
+    adds = [add(ledger, k, b"v" * k, wire=wire, **wrong[kind]) for ledger, k, kind in asked]
+    answered = [row for item in answers(client.ask(b"".join(adds)), wire) for row in item.rows()]
+    assert len(answered) == len(asked)
+    for event in fed:
+        frames = split_frames(event.frames)
+        assert [header for header, _ in frames] == list(event.made or ())
+        for header, frame in frames:
+            check_frame(frame, header)
+            check_apache(header, frame)
+    good = {(ledger, k) for ledger, k, kind in asked if kind == "good"}
+    held = {ledger: found.frames for ledger, found in bookie.store.ledgers.items() if ledger != 9}
+    assert good == {(ledger, k) for ledger in held for frame in held[ledger] for k in range(21) if frame.holds(k)}
 
 
 @pytest.mark.rule("L5")
