@@ -4,7 +4,7 @@ of the frames."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bk_core.errors import RemoteProtocolError
@@ -23,6 +23,7 @@ from bk_core.wire.bookie_rpc.runs import (
     Burst,
     CutFrames,
     Items,
+    LoneAdd,
     ReadAnswers,
     ReadRun,
     Replies,
@@ -31,6 +32,12 @@ from bk_core.wire.bookie_rpc.runs import (
     empty_rows,
     items_of,
 )
+
+FEW_ADDS_MAX = 32
+"""The maximum number of adds that are read one by one. For more, numpy's fixed cost is lower than theirs."""
+
+ONE_LEDGER_MAX = 8
+"""The number of adds from which adds of one ledger are cheaper together, in one frame, than one by one."""
 
 _REQUESTS: Mapping[int, type[AddRun | ReadRun]] = {ADD: AddRun, READ: ReadRun}
 _ANSWERS: Mapping[int, type[AddAnswers | ReadAnswers]] = {ADD: AddAnswers, READ: ReadAnswers}
@@ -109,6 +116,28 @@ class AnswerReader:
         else:
             others, fault, end = v2.read_answers_of(given)
         return Items(items_of(buffer, rows[:, :end], others, _ANSWERS), *_rest(cut, fault, end))
+
+
+def few_adds(
+    received: memoryview, lone_add: Callable[[memoryview], LoneAdd | None]
+) -> tuple[list[LoneAdd], int] | None:
+    """Read a buffer that begins with few whole frames, each of which ``lone_add`` of the wire's version can read, and
+    may end with a part of another. Return the adds and the number of bytes used. Return None for anything else, and for
+    adds that are cheaper to read as columns."""
+    adds: list[LoneAdd] = []
+    at, size = 0, len(received)
+    while size - at >= LENGTH_BYTES:
+        end = at + LENGTH_BYTES + int.from_bytes(received[at : at + LENGTH_BYTES], "big")
+        if end > size:
+            break
+        add = lone_add(received[at:end]) if len(adds) < FEW_ADDS_MAX else None
+        if add is None:
+            return None
+        adds.append(add)
+        at = end
+    if len(adds) > ONE_LEDGER_MAX and len({add[1] for add in adds}) * 2 < len(adds):
+        return None  # a frame of several entries costs less
+    return (adds, at) if adds else None
 
 
 def _is_one_frame(buffer: memoryview, limit: int) -> bool:

@@ -143,17 +143,25 @@ class ServedAdds:
     def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
         """Give an add that came alone to the machine, without numpy's fixed cost, because a client that waits for each
         add sends one at a time. The frame is passed on with its header, which need not be parsed again."""
-        txn, ledger_id, entry_id, recovery, key, _ = add
-        if len(key) != LEDGER_KEY_BYTES or ledger_id < 0 or not 0 <= entry_id <= LEDGER_ID_MAX:
-            self._send(wire.add_answer(txn, ledger_id, entry_id, int(Status.EBADREQ)))
-            return
-        wanted, session = (ledger_id, recovery, key), self._latest
-        if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
-            session = self._session(wanted)
-        made = self._offer_one(session, add, wire)
+        made = self._made_of(add, wire)
         if made is not None:
             header, frame = made
             self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), (header,))))
+
+    def take_few(self, adds: Sequence[LoneAdd], wire: ModuleType) -> None:
+        """Give few adds that came together to the machine, each in a frame of its own."""
+        self._hand_over([made for add in adds if (made := self._made_of(add, wire)) is not None])
+
+    def _made_of(self, add: LoneAdd, wire: ModuleType) -> Made | None:
+        """Make the frame of one add, or answer the add and return None if it is refused."""
+        txn, ledger_id, entry_id, recovery, key, _ = add
+        if len(key) != LEDGER_KEY_BYTES or ledger_id < 0 or not 0 <= entry_id <= LEDGER_ID_MAX:
+            self._send(wire.add_answer(txn, ledger_id, entry_id, int(Status.EBADREQ)))
+            return None
+        wanted, session = (ledger_id, recovery, key), self._latest
+        if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
+            session = self._session(wanted)
+        return self._offer_one(session, add, wire)
 
     def _offer_one(self, session: ServedSession, add: LoneAdd, wire: ModuleType) -> Made | None:
         """Make the frame of one add, which the caller gives to the machine, without numpy's fixed cost. Return None if
@@ -355,9 +363,9 @@ class ServedAdds:
             return
         for wire in dict.fromkeys(each.wire for each, _ in sent):
             of_wire = [(each, ledger_id) for each, ledger_id in sent if each.wire is wire]
-            if all(each.ids.__class__ is int for each, _ in of_wire):  # for each, a column would be made
-                txns, ledgers, ids = np.array([(each.txns, ledger_id, each.ids) for each, ledger_id in of_wire]).T
-                self._send(wire.add_answers(txns.astype(np.int64).view(np.uint64), ledgers, ids, int(status)))
+            if all(each.ids.__class__ is int for each, _ in of_wire):
+                made = (wire.add_answer(each.txns, ledger, each.ids, int(status)) for each, ledger in of_wire)
+                self._send(b"".join(made))
                 continue
             columns = [each.columns() for each, _ in of_wire]
             counts = [ids.size for _, ids in columns]

@@ -17,7 +17,7 @@ from types import ModuleType
 
 from bk_core.access.roles import Right
 from bk_core.wire.bookie_rpc import v2, v3
-from bk_core.wire.bookie_rpc.connection import RequestReader
+from bk_core.wire.bookie_rpc.connection import RequestReader, few_adds
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, frames
 from bk_core.wire.bookie_rpc.runs import Burst
 from bookie_server.engine.engine import BookieEngine, StreamEffect
@@ -107,6 +107,10 @@ class ServedConnection:
             ):
                 self._adds.take_one(lone, wire)
                 return len(received)
+            few = few_adds(received, wire.lone_add) if client.may_add and client.share is None else None
+            if few is not None:
+                self._adds.take_few(few[0], wire)
+                return few[1]
         used = 0
         if self._is_fresh:
             first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])

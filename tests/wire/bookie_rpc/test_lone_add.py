@@ -9,9 +9,10 @@ from types import ModuleType
 import pytest
 
 from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc.connection import FEW_ADDS_MAX, ONE_LEDGER_MAX, few_adds
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
 from bk_core.wire.bookie_rpc.runs import ADD
-from tests.kit.bookie_requests import add
+from tests.kit.bookie_requests import add, read
 from tests.kit.bookie_wire import KEY, as_expected
 
 WIRES = [v3, v2]
@@ -85,3 +86,34 @@ def test_a_lone_add_has_the_limit_of_all_frames(wire: ModuleType) -> None:
     around = len(usual(wire, size=1 << 20)) - (1 << 20)
     assert is_lone(wire, usual(wire, size=FRAME_BYTES_MAX - around - 2))  # both lengths are a byte longer
     assert wire.lone_add(memoryview(usual(wire, size=FRAME_BYTES_MAX - around + 1))) is None
+
+
+@pytest.mark.rule("L6")
+@pytest.mark.parametrize("wire", WIRES)
+def test_few_adds_are_read_as_each_of_them_and_the_rest_is_kept(wire: ModuleType) -> None:
+    made = [usual(wire, txn=txn, ledger_id=txn % 5, entry_id=txn, size=txn * 10) for txn in range(FEW_ADDS_MAX)]
+    for count in range(1, FEW_ADDS_MAX + 1):
+        for rest in (b"", made[0][:3], made[1][:-1]):
+            if count > ONE_LEDGER_MAX and count > 10:  # five ledgers
+                assert few_adds(memoryview(b"".join(made[:count]) + rest), wire.lone_add) is None
+                continue
+            found = few_adds(memoryview(b"".join(made[:count]) + rest), wire.lone_add)
+            assert found == ([wire.lone_add(memoryview(each)) for each in made[:count]], len(b"".join(made[:count])))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_is_not_few_adds_is_left(wire: ModuleType) -> None:
+    many = [usual(wire, ledger_id=ledger) for ledger in range(FEW_ADDS_MAX + 1)]
+    one_ledger = [usual(wire, entry_id=entry_id) for entry_id in range(ONE_LEDGER_MAX + 1)]
+    reading = read(3 if wire is v3 else 2, 1, (7, 1))
+    assert few_adds(memoryview(b"".join(many[:-1])), wire.lone_add) is not None
+    assert few_adds(memoryview(b"".join(one_ledger[:-1])), wire.lone_add) is not None
+    left = [many, one_ledger, [many[0], reading], [reading, many[0]], [], [many[0][:-1]], [many[0][:2]]]
+    for each in left:
+        assert few_adds(memoryview(b"".join(each)), wire.lone_add) is None, each
+    too_long = (FRAME_BYTES_MAX + 1).to_bytes(4, "big")
+    assert few_adds(memoryview(too_long + many[0]), wire.lone_add) is None
+    assert few_adds(memoryview(many[0] + too_long), wire.lone_add) == (
+        [wire.lone_add(memoryview(many[0]))],
+        len(many[0]),
+    )

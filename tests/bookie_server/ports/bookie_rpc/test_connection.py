@@ -390,7 +390,7 @@ def test_unknown_is_neither_absent_nor_there() -> None:
     client.ask(read(7, 0))
     client.ask(add(7, 0) + add(7, 1))
     client.ask(add(7, 3))
-    for place in bookie.store.ledgers[7].frames[:1]:
+    for place in bookie.store.ledgers[7].frames[:2]:
         bookie.store.mark_damaged(7, place)
     assert statuses(client.ask(read(7, 0, 1, 2, 3))) == {0: int(Status.EIO), 1: int(Status.EIO), 2: ENOENTRY, 3: EOK}
 
