@@ -121,7 +121,7 @@ class Driver:
             if effects:
                 self._carry(effects, False)
         except Exception as error:
-            self._crash(error)
+            self.crash(error)
             return True
         finally:
             self._running = False
@@ -145,11 +145,11 @@ class Driver:
                     return
                 event = self._events.popleft()
         except Exception as error:
-            self._crash(error)
+            self.crash(error)
         finally:
             self._running = False
 
-    def _crash(self, error: Exception) -> None:
+    def crash(self, error: Exception) -> None:
         """Stop after a bug, so that waiting callers get an error and do not wait for ever."""
         logger.exception("%s failed", self.name, exc_info=error)
         self.stop()
@@ -180,7 +180,7 @@ class Driver:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._crash(error)
+            self.crash(error)
 
     def set_timer(self, effect: SetTimer) -> None:
         """Set the timer that the effect names. This replaces its earlier setting."""

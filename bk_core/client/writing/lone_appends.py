@@ -163,6 +163,14 @@ class Seat:
         for timer in timers:
             self._driver.set_timer(timer)
 
+    def crash(self, error: Exception) -> None:
+        """End the writer after a bug in the table, whose state is lost."""
+        self.slot = self.crew = None
+        waiter, self.waiter = self.waiter, None
+        self._driver.crash(error)
+        if waiter is not None and not waiter.done() and self._end.error is not None:
+            waiter.set_exception(self._end.error)
+
     def took_ack(self, index: int, session: int, frames: int) -> bool:
         """Let the table count an ack. Return False if the machine must take it."""
         if self.slot is None or session != self._machine.delivery.common_session:
@@ -289,11 +297,25 @@ class LoneAppends:
     def _turn(self) -> None:
         self._is_scheduled = False
         slots = self._slots
-        self.flush()
-        if len(slots) < FEW:
+        self._guarded(self.flush)
+        if slots and len(slots) < FEW:
+            self._is_crowded = False
             for slot in slots:
                 if slot in self._seats:
                     self._seats[slot].leave()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """Call ``act``. If it raises, which is a bug, end all writers in the table, so that waiting callers get an
+        error, and use the table no more."""
+        try:
+            act()
+        except Exception as error:
+            self._is_usable = self._is_crowded = False
+            seats, self._seats = self._seats, {}
+            self._slots, self._payloads, self.acks = [], [], {}
+            for seat in seats.values():
+                seat.crash(error)
+            self._share.give_back()
 
     def flush(self) -> None:
         """Count the acks and send the entries that wait."""
@@ -379,6 +401,9 @@ class LoneAppends:
             self._timer.set(self._lac_s)
 
     def _look(self) -> None:
+        self._guarded(self._look_after)
+
+    def _look_after(self) -> None:
         """Send the LACs of idle writers, and let the machines of writers whose bookies do not answer see to it."""
         self.flush()
         for slot, lac in self._table.hints():

@@ -16,8 +16,15 @@ from bk_core.client.writing import lone_appends
 from bk_core.client.writing.lone_appends import LONE_BYTES_MAX
 from bk_core.client.writing.process_budget import process_budget
 from bk_core.entries.batch import EntryBatch
-from bk_core.errors import BookKeeperError, ClientClosedError, LedgerFencedError, Outcome, WindowFullError
-from bk_core.protocol.lone_entries import LAG_ENTRIES_MAX
+from bk_core.errors import (
+    BookKeeperError,
+    ClientClosedError,
+    LedgerFencedError,
+    LocalProtocolError,
+    Outcome,
+    WindowFullError,
+)
+from bk_core.protocol.lone_entries import LAG_ENTRIES_MAX, LoneEntries
 from tests.kit.memory_cluster import FAST, MemoryBookKeeper, hold, memory_cluster, release
 from tests.kit.waiting import eventually, in_thread
 
@@ -294,6 +301,27 @@ async def test_a_slow_append_is_logged_with_what_each_bookie_has_acked(caplog: p
         lines = [record.getMessage() for record in caplog.records if record.name == "bk_core.client.slow"]
         assert any("entries 3 to 3, 1 bytes: " in line and line.count("acked to 3") >= 2 for line in lines), lines
         await end(writers)
+
+
+async def test_a_bug_in_the_table_ends_its_writers_and_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with memory_cluster() as cluster:
+        client = cluster.client(CALM)
+        writers = await seated(client)
+        waiting = await in_flight(cluster, writers)
+
+        def fails_to_count(*_: object) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(LoneEntries, "acked", fails_to_count)
+        release(cluster)
+        errors = [await fails(each) for each in waiting]
+        assert {(type(error), error.outcome) for error in errors} == {(LocalProtocolError, Outcome.UNKNOWN)}
+        monkeypatch.undo()
+        assert all(writer.is_failed for writer in writers)
+        others = await ledgers(client)
+        await append_to_all(others)
+        await end(others)
+        assert process_budget().decision.bytes == 0
 
 
 @pytest.fixture
