@@ -192,6 +192,23 @@ class Delivery:
         attached = all(lane.state is LaneState.ATTACHED and lane.session == shared for lane in lanes)
         return attached and all(packet.first == packet.last and packet.session == shared for packet in self.packets)
 
+    @property
+    def is_out_of_step(self) -> bool:
+        """Whether all bookies have every entry, but some in a session of its own, because an earlier one broke or the
+        bookie was replaced."""
+        if self.deferred or self.packets or len(self.lanes) != self.write_quorum:
+            return False
+        attached = all(lane.state is LaneState.ATTACHED for lane in self.lanes)
+        return attached and any(lane.session != self.common_session for lane in self.lanes)
+
+    def align(self) -> list[ev.SessionEffect]:
+        """End the sessions of bookies that are out of step, and open one that they share."""
+        ends = [ev.DetachSession(index, lane.bookie, lane.session) for index, lane in enumerate(self.lanes)]
+        self.common_session = self._new_session()
+        for lane in self.lanes:
+            lane.session = 0  # so attach() takes the common number
+        return [*ends, *self.attach_all()]
+
     def lend(self) -> deque[Packet]:
         """Give the packets of a calm delivery away. Until :meth:`resume`, nothing else may be called."""
         packets, self.packets = self.packets, deque()

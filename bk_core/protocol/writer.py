@@ -204,12 +204,22 @@ class LedgerWrite:
         return [*delivery.push(Packet(entry_id, entry_id, len(frame), session, (frame,)))]
 
     # --- in a table of calm writers (lone_entries.py) ----------------------------------------------------------------
+    @property
+    def _is_free(self) -> bool:
+        """Whether the machine has nothing else to do than to take acks and the next entry."""
+        busy = self.failed or self.change is not None or any(self._keeper.budgets)
+        return self.state is WriterState.OPEN and self.settled and not busy
+
+    def align(self) -> list[WriterEffect]:
+        """Let bookies whose sessions broke share a session again, so that :meth:`lend` can follow. Return the effects;
+        there are none if this is not necessary or not possible now."""
+        return [*self.delivery.align()] if self._is_free and self.delivery.is_out_of_step else []
+
     def lend(self) -> tuple[list[Packet], list[WriterEffect]] | None:
         """Let a table have the state that single entries change. Return the packets that some bookie has not acked, and
         the effects. Until :meth:`resume` the table acts for this machine, and the machine must get no event. Return
         None, and change nothing, if the machine has anything else to do than to take acks and the next entry."""
-        busy = self.failed or self.change is not None or any(self._keeper.budgets) or not self.settled
-        if self.state is not WriterState.OPEN or busy or not self.delivery.is_calm:
+        if not self._is_free or not self.delivery.is_calm:
             return None
         self._keeper.is_ticking, self.is_lent = False, True
         return [*self.delivery.lend()], [ev.CancelTimer("adds"), ev.CancelTimer("lac")]

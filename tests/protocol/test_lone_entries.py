@@ -165,6 +165,37 @@ def test_what_a_bookie_lacks_is_sent_again_after_its_session_broke() -> None:
     assert len(resent) == 3
 
 
+@pytest.mark.rule("P1")
+def test_bookies_whose_sessions_broke_share_a_session_again_before_the_writer_sits() -> None:
+    machine = writer()
+    append(machine, b"0")
+    for index in range(3):
+        machine.step(ev.FramesAcked(index, machine.delivery.lanes[index].session, 1))
+    assert machine.align() == [], "they share a session"
+    machine.step(ev.SessionBroken(2, machine.delivery.lanes[2].session))
+    append(machine, b"1")
+    assert machine.align() == [], "two bookies owe acks"
+    for index in range(3):
+        lane = machine.delivery.lanes[index]
+        machine.step(ev.FramesAcked(index, lane.session, lane.acked + 1))
+    assert LoneEntries(3, 2).join(machine, 0.0) is None
+    old = [lane.session for lane in machine.delivery.lanes]
+    effects = machine.align()
+    assert [each.session for each in of(effects, ev.DetachSession)] == old
+    (new,) = {each.session for each in of(effects, ev.AttachSession)}
+    assert len(effects) == 6
+    assert new > max(old)
+    assert machine.step(ev.FramesAcked(0, old[0], 3)) == [], "the old session is over"
+    table = LoneEntries(3, 2)
+    joined = table.join(machine, 0.0)
+    assert joined is not None
+    slot = joined[0]
+    send(table, slot)
+    assert [ack(table, slot, index, 1) for index in range(3)] == [[], [slot], []]
+    table.leave(slot)
+    assert (machine.lac, [lane.watermark for lane in machine.delivery.lanes]) == (2, [2, 2, 2])
+
+
 @pytest.mark.rule("P9")
 def test_a_hint_is_due_once_for_a_writer_that_stays_idle() -> None:
     table, _, slot = sitting()

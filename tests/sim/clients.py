@@ -91,12 +91,17 @@ class WriterHost(Host):
 
     def step(self, event: Any) -> list[Any]:
         """Let the table or the machine take the event, if possible without the event, as the client does."""
-        tabled = self._tabled
-        effects = tabled.take(event, sits=tabled.machine.lap % 4 < 3)
+        tabled, aligned = self._tabled, list[Any]()
+        sits = tabled.machine.lap % 4 < 3
+        if isinstance(event, pe.Append) and tabled.slot is None and sits:
+            aligned = tabled.machine.align()
+            if aligned:
+                self.scheduler.reached("a new session that all bookies share")
+        effects = tabled.take(event, sits=sits)
         if effects is not None:
             self.scheduler.reached(f"{type(event).__name__} in the table")
-            return effects
-        left = tabled.leave()
+            return [*aligned, *effects]
+        left = [*aligned, *tabled.leave()]
         if left and isinstance(event, pe.TimerFired) and event.name == OUT:
             return left
         effects = taken(self.machine, event)

@@ -140,6 +140,7 @@ class Seat:
             return False
         if end.error is not None or end.is_closing:
             return False
+        self._driver.begin(self._machine.align())
         links = self._sessions.links(delivery.common_session, len(delivery.lanes))
         effects = self._table.join(self, links) if links else None
         if effects is None:
