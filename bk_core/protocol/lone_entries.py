@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes single entries to many ledgers at once: the table of calm writers. Pure.
 
-A writer is calm if it is open, all its bookies hold every entry, each in its first session, and nothing goes on but
+A writer is calm if it is open, all its bookies hold every entry and share a session number, and nothing goes on but
 that single entries are sent and acked. This changes only a few numbers: the writer's last entry, LAC and length, and
 the watermark of each bookie. While a writer is in the table, these numbers are in columns, so that the entries and acks
 of one turn of the loop are handled together. Everything else is the machine's business: the caller first takes the
