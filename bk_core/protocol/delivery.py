@@ -183,26 +183,26 @@ class Delivery:
         self._release()
         return True
 
+    def _shares(self) -> bool:
+        """Whether all bookies get every entry, each in the session that they share."""
+        lanes, shared = self.lanes, (LaneState.ATTACHED, self.common_session)
+        whole = len(lanes) == self.write_quorum and not self.deferred
+        return whole and all((lane.state, lane.session) == shared for lane in lanes)
+
     @property
     def is_calm(self) -> bool:
         """Whether all bookies get every entry, each in the session that they share, and lack only single entries."""
-        lanes, shared = self.lanes, self.common_session
-        if self.deferred or len(lanes) != self.write_quorum:
-            return False
-        attached = all(lane.state is LaneState.ATTACHED and lane.session == shared for lane in lanes)
-        return attached and all(packet.first == packet.last and packet.session == shared for packet in self.packets)
-
-    @property
-    def is_out_of_step(self) -> bool:
-        """Whether all bookies have every entry, but some in a session of its own, because an earlier one broke or the
-        bookie was replaced."""
-        if self.deferred or self.packets or len(self.lanes) != self.write_quorum:
-            return False
-        attached = all(lane.state is LaneState.ATTACHED for lane in self.lanes)
-        return attached and any(lane.session != self.common_session for lane in self.lanes)
+        return self._shares() and all(
+            packet.first == packet.last and packet.session == self.common_session for packet in self.packets
+        )
 
     def align(self) -> list[ev.SessionEffect]:
-        """End the sessions of bookies that are out of step, and open one that they share."""
+        """Open a session for all bookies if some have one of their own, because an earlier one broke or the bookie was
+        replaced. Do nothing while a bookie lacks an entry or is not attached."""
+        attached = all(lane.state is LaneState.ATTACHED for lane in self.lanes)
+        whole = len(self.lanes) == self.write_quorum and not self.deferred
+        if self.packets or not attached or not whole or self._shares():
+            return []
         ends = [ev.DetachSession(index, lane.bookie, lane.session) for index, lane in enumerate(self.lanes)]
         self.common_session = self._new_session()
         for lane in self.lanes:

@@ -213,7 +213,7 @@ class LedgerWrite:
     def align(self) -> list[WriterEffect]:
         """Let bookies whose sessions broke share a session again, so that :meth:`lend` can follow. Return the effects;
         there are none if this is not necessary or not possible now."""
-        return [*self.delivery.align()] if self._is_free and self.delivery.is_out_of_step else []
+        return [*self.delivery.align()] if self._is_free else []
 
     def lend(self) -> tuple[list[Packet], list[WriterEffect]] | None:
         """Let a table have the state that single entries change. Return the packets that some bookie has not acked, and

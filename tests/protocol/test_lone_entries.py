@@ -114,6 +114,7 @@ def test_only_a_calm_writer_sits() -> None:
     assert not sits(writer(), 2, 2)
     assert not sits(writer(4, 3, 2)), "each bookie gets other entries"
     assert not sits(other(deferred_sync=True)), "an ack is not a sync"
+    assert [other(deferred_sync=True).align(), writer(4, 3, 2).align(), writer().align()] == [[]] * 3
     unconfirmed, batched, broken, closing = writer(), writer(), writer(), writer()
     append(unconfirmed, b"0")
     assert not sits(unconfirmed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINES_MAX = 2_600
+LINES_MAX = 2_620
 
 
 def _own_files() -> list[Path]:
