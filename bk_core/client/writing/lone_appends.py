@@ -196,7 +196,6 @@ class LoneAppends:
     def __init__(self, write_quorum: int, ack_quorum: int, config: ClientConfig, observer: Observer) -> None:
         self._table, self._observer = LoneEntries(write_quorum, ack_quorum), observer
         self._loop = asyncio.get_running_loop()
-        self._agenda = agenda_of(self._loop)
         self._share = process_budget().share(self._loop, lambda: None)
         self._bytes = 0  # of all frames that a bookie has not acked, the queued ones included
         self._seats: dict[int, Seat] = {}  # by slot
@@ -204,8 +203,8 @@ class LoneAppends:
         self._slots: list[int] = []  # of the queued entries
         self._payloads: list[bytes] = []
         self.acks: dict[int, int] = {}
-        self._is_scheduled = self._is_timed = False
-        self._timer = Timer(self._agenda, self._look)
+        self._is_scheduled = False
+        self._timer: Timer | None = None  # made when needed, because it keeps the loop's agenda
         self._lac_s, self._tick_s = config.explicit_lac_delay_ms / 1000, config.add_timeout_ms / 1000 / STALL_TICKS
         self._is_usable = min(config.window_bytes_max, config.slow_bookie_bytes_max) >= 2 * WRITER_BYTES_MAX
         self._came, self._since, self._is_crowded = 0, 0.0, False
@@ -293,7 +292,7 @@ class LoneAppends:
         """Call :meth:`flush` in the next turn of the loop."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._agenda.soon(self._turn)
+            agenda_of(self._loop).soon(self._turn)
 
     def _turn(self) -> None:
         self._is_scheduled = False
@@ -397,8 +396,8 @@ class LoneAppends:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def _time(self) -> None:
-        if not self._is_timed:
-            self._is_timed = True
+        if self._timer is None:
+            self._timer = Timer(agenda_of(self._loop), self._look)
             self._timer.set(self._lac_s)
 
     def _look(self) -> None:
@@ -411,11 +410,12 @@ class LoneAppends:
             self._seats[slot].hint_lac(lac)
         for slot in self._table.overdue(monotonic() - self._tick_s):
             self._seats[slot].leave()
-        self._is_timed = False
+        self._timer = None
         if not self._table.is_settled:
             self._time()
 
     def close(self) -> None:
         """Give all bytes back to the process's budget. All writers have left."""
-        self._timer.drop()
+        if self._timer is not None:
+            self._timer.drop()
         self._share.leave()
