@@ -183,25 +183,26 @@ class Delivery:
         self._release()
         return True
 
-    def _shares(self) -> bool:
-        """Whether all bookies get every entry, each in the session that they share."""
-        lanes, shared = self.lanes, (LaneState.ATTACHED, self.common_session)
-        whole = len(lanes) == self.write_quorum and not self.deferred
-        return whole and all((lane.state, lane.session) == shared for lane in lanes)
+    @property
+    def gets_all(self) -> bool:
+        """Whether all bookies get every entry, and ack only what is durable. This never changes."""
+        return len(self.lanes) == self.write_quorum and not self.deferred
+
+    @property
+    def _is_in_step(self) -> bool:
+        """Whether all bookies are attached, each in the session that they share."""
+        shared = LaneState.ATTACHED, self.common_session
+        return all((lane.state, lane.session) == shared for lane in self.lanes)
 
     @property
     def is_calm(self) -> bool:
-        """Whether all bookies get every entry, each in the session that they share, and lack only single entries."""
-        return self._shares() and all(
-            packet.first == packet.last and packet.session == self.common_session for packet in self.packets
-        )
+        """Whether all bookies are in step and lack only single entries."""
+        return self._is_in_step and all(p.first == p.last and p.session == self.common_session for p in self.packets)
 
     def align(self) -> list[ev.SessionEffect]:
         """Open a session for all bookies if some have one of their own, because an earlier one broke or the bookie was
         replaced. Do nothing while a bookie lacks an entry or is not attached."""
-        attached = all(lane.state is LaneState.ATTACHED for lane in self.lanes)
-        whole = len(self.lanes) == self.write_quorum and not self.deferred
-        if self.packets or not attached or not whole or self._shares():
+        if self.packets or self._is_in_step or any(lane.state is not LaneState.ATTACHED for lane in self.lanes):
             return []
         ends = [ev.DetachSession(index, lane.bookie, lane.session) for index, lane in enumerate(self.lanes)]
         self.common_session = self._new_session()
@@ -222,8 +223,7 @@ class Delivery:
         self.retained_bytes = sum(packet.size for packet in packets)
         for lane, watermark in zip(self.lanes, watermarks, strict=True):
             new = watermark - lane.watermark
-            lane.acked += new
-            lane.progress += new
+            lane.acked, lane.progress = lane.acked + new, lane.progress + new
             lane.watermark, lane.next_number = watermark, end
             lane.outstanding = deque(range(end - (through - watermark), end))
 

@@ -60,13 +60,18 @@ class LoneEntries:
     def __len__(self) -> int:
         return len(self._writes) - len(self._free)
 
-    def join(self, write: LedgerWrite, now: float) -> tuple[int, list[WriterEffect]] | None:
-        """Put a writer into the table, and return its slot and the effects. Return None, and change nothing, if the
-        writer is not calm, or if its entries have other quorums or no CRC32C."""
+    def suits(self, write: LedgerWrite) -> bool:
+        """Return whether the writer has the quorums of this table, digests of type CRC32C, and bookies that all get
+        every entry and sync it before they ack it. None of this ever changes."""
         delivery = write.delivery
-        if (delivery.write_quorum, delivery.ack_quorum) != (self.write_quorum, self.ack_quorum):
-            return None
-        lent = write.lend() if write.digester.digest_type is DigestType.CRC32C else None
+        quorums = delivery.write_quorum, delivery.ack_quorum
+        is_crc32c = write.digester.digest_type is DigestType.CRC32C
+        return quorums == (self.write_quorum, self.ack_quorum) and is_crc32c and delivery.gets_all
+
+    def join(self, write: LedgerWrite, now: float) -> tuple[int, list[WriterEffect]] | None:
+        """Put a writer that suits into the table, and return its slot and the effects. Return None, and change nothing,
+        if the writer is not calm."""
+        delivery, lent = write.delivery, write.lend()
         if lent is None:
             return None
         packets, effects = lent
@@ -112,9 +117,6 @@ class LoneEntries:
         """Return the last entry that each bookie of the writer has acked."""
         marks: list[EntryId] = self._watermarks[slot].tolist()
         return marks
-
-    def session(self, slot: int) -> int:
-        return int(self._session[slot])
 
     def length(self, slot: int) -> int:
         """The number of payload bytes of all entries sent."""

@@ -207,18 +207,17 @@ class LedgerWrite:
     @property
     def _is_free(self) -> bool:
         """Whether the machine has nothing else to do than to take acks and the next entry."""
-        busy = self.failed or self.change is not None or any(self._keeper.budgets)
-        return self.state is WriterState.OPEN and self.settled and not busy
+        is_busy = self.failed or self.change or any(self._keeper.budgets) or not self.settled
+        return self.state is WriterState.OPEN and not is_busy
 
     def align(self) -> list[WriterEffect]:
-        """Let bookies whose sessions broke share a session again, so that :meth:`lend` can follow. Return the effects;
-        there are none if this is not necessary or not possible now."""
+        """Let bookies whose sessions broke share a session again, if this is possible now. Return the effects."""
         return [*self.delivery.align()] if self._is_free else []
 
     def lend(self) -> tuple[list[Packet], list[WriterEffect]] | None:
         """Let a table have the state that single entries change. Return the packets that some bookie has not acked, and
-        the effects. Until :meth:`resume` the table acts for this machine, and the machine must get no event. Return
-        None, and change nothing, if the machine has anything else to do than to take acks and the next entry."""
+        the effects. Until :meth:`resume` the table acts for this machine, which must get no event. Return None, and
+        change nothing, if the machine has more to do than to take acks and the next entry."""
         if not self._is_free or not self.delivery.is_calm:
             return None
         self._keeper.is_ticking, self.is_lent = False, True
@@ -232,8 +231,7 @@ class LedgerWrite:
         self.is_lent = False
         self.delivery.resume(packets[-1].last if packets else lac, packets, watermarks)
         if lac > self.lac:
-            self._changes = 0
-            self._gone.clear()
+            self._changes, self._gone = 0, []
         self.lac = self.acked = lac
         self.length, self.hinted = length, hinted
         effects = self._keeper.pushed() if packets else []
@@ -488,10 +486,13 @@ class LedgerWrite:
         if not (self.idle or self.delivery.deferred) or self.lac <= self.hinted:
             return []  # an entry in flight carries the LAC, or the bookies have it
         self.hinted = self.lac
-        body = lac_body(self.lac, self.digester)
-        held, lanes = quorum.holders(self.lac, self.metadata.value), self.delivery.lanes
-        told = [lane.bookie for lane in lanes if lane.bookie in held and lane.state is not LaneState.FAILED]
-        return [ev.SendLac(bookie, body) for bookie in told]
+        return [*self.hints_of(self.lac)]
+
+    def hints_of(self, lac: EntryId) -> list[ev.SendLac]:
+        """Return the effects that send this LAC to the bookies that hold its entry."""
+        body, held = lac_body(lac, self.digester), quorum.holders(lac, self.metadata.value)
+        lanes = [lane for lane in self.delivery.lanes if lane.state is not LaneState.FAILED]
+        return [ev.SendLac(lane.bookie, body) for lane in lanes if lane.bookie in held]
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def _stop(self) -> list[WriterEffect]:

@@ -79,7 +79,7 @@ class Tabled:
     def _append(self, payload: bytes, *, sits: bool) -> list[Any] | None:
         effects: list[Any] = []
         if self.slot is None:
-            joined = self.table.join(self.machine, 0.0) if sits else None
+            joined = self.table.join(self.machine, 0.0) if sits and self.table.suits(self.machine) else None
             if joined is None:
                 return None
             self.slot, effects = joined[0], [*joined[1], ev.SetTimer(OUT, self.sits_ms)]
@@ -93,7 +93,7 @@ class Tabled:
         assert self.slot is not None
         places = np.array([self.slot * self.table.write_quorum + event.index])
         frames = np.array([event.frames])
-        if event.session != self.table.session(self.slot) or self.table.refused(places, frames).any():
+        if event.session != self.machine.delivery.common_session or self.table.refused(places, frames).any():
             return None
         confirmed, _ = self.table.acked(places, frames)
         return [ev.Confirm(int(self.table.lac[self.slot]))] if confirmed.size else []

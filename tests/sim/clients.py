@@ -93,7 +93,7 @@ class WriterHost(Host):
         """Let the table or the machine take the event, if possible without the event, as the client does."""
         tabled, aligned = self._tabled, list[Any]()
         sits = tabled.machine.lap % 4 < 3
-        if isinstance(event, pe.Append) and tabled.slot is None and sits:
+        if isinstance(event, pe.Append) and tabled.slot is None and sits and tabled.table.suits(tabled.machine):
             aligned = tabled.machine.align()
             if aligned:
                 self.scheduler.reached("a new session that all bookies share")

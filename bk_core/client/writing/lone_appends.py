@@ -16,10 +16,8 @@ from time import monotonic
 import numpy as np
 
 from bk_core.client.config import ClientConfig
-from bk_core.client.running import fork
 from bk_core.client.running.agenda import Timer, agenda_of
 from bk_core.client.running.driver import Driver, SessionAdapter
-from bk_core.client.running.fork import ForkGuard
 from bk_core.client.running.metrics import Observer
 from bk_core.client.writing.append_queue import AppendQueue
 from bk_core.client.writing.append_room import Room
@@ -28,11 +26,10 @@ from bk_core.client.writing.append_waiters import AppendWaiters
 from bk_core.client.writing.bookie_calls import WriterBookieCalls
 from bk_core.client.writing.process_budget import process_budget
 from bk_core.client.writing.writer_end import WriterEnd
-from bk_core.entries.apache import lac_body
 from bk_core.entries.batch import I64
 from bk_core.entries.lone_frames import LONE_FRAME_BYTES
 from bk_core.model import EntryId
-from bk_core.protocol.events import SendLac, SetTimer
+from bk_core.protocol.events import SetTimer
 from bk_core.protocol.keeper import STALL_TICKS
 from bk_core.protocol.lone_entries import LAG_ENTRIES_MAX, LoneEntries
 from bk_core.protocol.writer import LedgerWrite, WriterEffect
@@ -86,13 +83,13 @@ class Seat:
         waiters: AppendWaiters,
         room: Room,
         end: WriterEnd,
-        guard: ForkGuard,
         calls: WriterBookieCalls,
         take_ack: Callable[[int, int, int], None],
     ) -> None:
         self._table, self._machine, self._driver, self._sessions = table, protocol, driver, sessions
         self._queue, self._sender, self._waiters, self._room = queue, sender, waiters, room
-        self._end, self._guard, self._calls = end, guard, calls
+        self._end, self._calls = end, calls
+        self._may_sit = table.suits(protocol)
         self.take_ack = take_ack
         self.slot: int | None = None
         self.crew: Crew | None = None
@@ -119,8 +116,8 @@ class Seat:
 
     def append(self, payload: bytes) -> tuple[EntryId, asyncio.Future[None]] | None:
         """Append an entry together with those of other ledgers, if many come. Return its id, and a future that is done
-        once the entry is confirmed. Return None, and do nothing, if the entry must go its own way."""
-        if self._guard.made_in != fork.generation:
+        once the entry is confirmed. Return None if the entry must go its own way; then the writer does not sit."""
+        if not self._may_sit or not self._end.is_open:
             return None
         if self.slot is None and not (self._table.is_crowded() and self._sit()):
             return None
@@ -135,10 +132,8 @@ class Seat:
 
     def _sit(self) -> bool:
         """Let the table have the writer, unless the writer has more to do than to take the next entry."""
-        end, delivery = self._end, self._machine.delivery
+        delivery = self._machine.delivery
         if not (self._sender.is_idle and self._driver.is_idle) or self._room.is_waited_for:
-            return False
-        if end.error is not None or end.is_closing:
             return False
         self._driver.begin(self._machine.align())
         links = self._sessions.links(delivery.common_session, len(delivery.lanes))
@@ -184,9 +179,8 @@ class Seat:
 
     def hint_lac(self, lac: EntryId) -> None:
         """Send a LAC to all bookies without waiting for an answer."""
-        body = lac_body(lac, self._machine.digester)
-        for bookie in self._machine.delivery.ensemble:
-            self._calls.hint_lac(SendLac(bookie, body))
+        for effect in self._machine.hints_of(lac):
+            self._calls.hint_lac(effect)
 
 
 class LoneAppends:
@@ -219,6 +213,10 @@ class LoneAppends:
             self._is_crowded = self._is_usable and now - self._since < CROWD_S
             self._came, self._since = 0, now
         return self._is_crowded
+
+    def suits(self, write: LedgerWrite) -> bool:
+        """Return whether the writer can ever be in the table."""
+        return self._is_usable and self._table.suits(write)
 
     def join(self, seat: Seat, links: frozenset[Link]) -> list[WriterEffect] | None:
         """Put a writer into the table, which sends its frames on all of these links. Return the effects of its machine,
@@ -296,8 +294,11 @@ class LoneAppends:
 
     def _turn(self) -> None:
         self._is_scheduled = False
+        self._guarded(self._flush_of_turn)
+
+    def _flush_of_turn(self) -> None:
         slots = self._slots
-        self._guarded(self.flush)
+        self.flush()
         if slots and len(slots) < FEW:
             self._is_crowded = False
             for slot in slots:
@@ -354,14 +355,14 @@ class LoneAppends:
         frames = np.fromiter(acks.values(), np.int64, len(acks))
         refused = self._table.refused(places, frames)
         if refused.any():  # the machine takes all acks of such a writer
-            left = list[tuple[Seat, int, int, int]]()
+            left = list[tuple[Seat, int, int]]()
             refused = np.isin(places // width, places[refused] // width)
             for place in places[refused].tolist():
                 slot, index = divmod(place, width)
-                left.append((self._seats[slot], index, self._table.session(slot), acks[place]))
-            for seat, index, session, count in left:
+                left.append((self._seats[slot], index, acks[place]))
+            for seat, index, count in left:
                 seat.leave()
-                seat.take_ack(index, session, count)
+                seat.take_ack(index, seat.ledger.delivery.common_session, count)
             places, frames = places[~refused], frames[~refused]
         if places.size:
             self._confirm(places, frames)

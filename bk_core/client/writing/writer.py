@@ -115,7 +115,9 @@ class LedgerWriter:
             slow_bookie_bytes_max=config.slow_bookie_bytes_max,
         )
         self._waiters = AppendWaiters(self._queue.lock)
-        self._sender = AppendSender(protocol, driver, self._queue, self._end, config, observer, self._leave_table)
+        self._sender = AppendSender(
+            protocol, driver, self._queue, self._end, config, observer, lambda: self._seat.leave()
+        )
         self._seat = Seat(
             table,
             protocol,
@@ -126,7 +128,6 @@ class LedgerWriter:
             waiters=self._waiters,
             room=self._room,
             end=self._end,
-            guard=self._guard,
             calls=self._calls,
             take_ack=self._frames_acked,
         )
@@ -332,7 +333,7 @@ class LedgerWriter:
         """Wait until ``entry_id`` and all entries before it are confirmed. If the writer ends before, raises the error
         that ended it. The error's outcome says whether the entry may be in the ledger."""
         self._guard.check("this ledger")
-        self._leave_table()
+        self._seat.leave()
         if entry_id > self._machine.acked:
             if entry_id > self.last_add_pushed and self._end.error is None:
                 raise InvalidArgumentError(
@@ -375,7 +376,7 @@ class LedgerWriter:
         A writer without entries in flight sends the LAC by itself after ``explicit_lac_delay_ms``.
         """
         self._end.check_open()
-        self._leave_table()
+        self._seat.leave()
         lac, value = self._machine.lac, self.metadata
         if lac >= value.last_fragment.first_entry_id:  # otherwise there is no LAC, or the ledger's metadata proves it
             body = lac_body(lac, self._machine.digester)
@@ -393,7 +394,7 @@ class LedgerWriter:
         at another entry, and the error that ended this writer before.
         """
         self._guard.check("this ledger")
-        self._leave_table()
+        self._seat.leave()
         with self._queue.lock:  # so every entry that got an id on another thread is queued
             self._end.is_closing = True
             self._room.shut()
@@ -455,7 +456,7 @@ class LedgerWriter:
 
     def hold(self) -> None:
         """Stop sending entries until :meth:`release`. Appended entries are queued meanwhile."""
-        self._leave_table()
+        self._seat.leave()
         self._sender.is_held = True
 
     def release(self) -> None:
@@ -463,14 +464,9 @@ class LedgerWriter:
         self._sender.is_held = False
         self._sender.flush()
 
-    def _leave_table(self) -> None:
-        """Take the writer out of the table, before its machine is used."""
-        if self._machine.is_lent:
-            self._seat.leave()
-
     def _step(self, event: Any) -> list[Any]:
         if self._machine.is_lent:
-            self._leave_table()
+            self._seat.leave()
         delivery = self._machine.delivery
         kept = delivery.retained_bytes
         effects: list[Any] = self._machine.step(event)
@@ -528,7 +524,7 @@ class LedgerWriter:
 
     def _fail(self, error: BookKeeperError) -> None:
         """End the writer with ``error``, which every call that waits then raises."""
-        self._leave_table()
+        self._seat.leave()
         error = self._sessions.because(error, pending=not self._machine.settled)
         if self._sender.spans is not None:
             self._sender.spans.ended(error)

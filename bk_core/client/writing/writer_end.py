@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from bk_core.client.running import fork
 from bk_core.client.running.fork import ForkGuard
 from bk_core.client.running.metrics import ClientMetrics
 from bk_core.errors import BookKeeperError, ClientClosedError, LedgerClosedError
@@ -30,6 +31,11 @@ class WriterEnd:
         self.error: BookKeeperError | None = None
         self.is_closing = self.was_abandoned = False
         self.closed = closed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the writer takes entries, that is, whether :meth:`check_open` raises nothing."""
+        return self.error is None and not self.is_closing and self._guard.made_in == fork.generation
 
     def check_open(self) -> None:
         """Check that the writer takes entries. Raises ForkedHandleError, the error that ended the writer, or

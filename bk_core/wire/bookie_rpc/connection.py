@@ -124,8 +124,10 @@ def few_adds(
     """Read a buffer that begins with few whole frames, each of which ``lone_add`` of the wire's version can read, and
     may end with a part of another. Return the adds and the number of bytes used. Return None for anything else, and for
     adds that are cheaper to read as columns."""
-    adds: list[LoneAdd] = []
+    adds, ledgers = list[LoneAdd](), set[int]()
     at, size = 0, len(received)
+    if size > FEW_ADDS_MAX * (LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")):
+        return None  # many frames of about the same size: do not read any of them twice
     while size - at >= LENGTH_BYTES:
         end = at + LENGTH_BYTES + int.from_bytes(received[at : at + LENGTH_BYTES], "big")
         if end > size:
@@ -134,9 +136,10 @@ def few_adds(
         if add is None:
             return None
         adds.append(add)
+        ledgers.add(add[1])
         at = end
-    if len(adds) > ONE_LEDGER_MAX and len({add[1] for add in adds}) * 2 < len(adds):
-        return None  # a frame of several entries costs less
+        if len(adds) > ONE_LEDGER_MAX and len(ledgers) * 2 < len(adds):
+            return None  # a frame of several entries costs less
     return (adds, at) if adds else None
 
 
