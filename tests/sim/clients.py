@@ -102,8 +102,8 @@ class WriterHost(Host):
             self.scheduler.reached(f"{type(event).__name__} in the table")
             return [*aligned, *effects]
         left = [*aligned, *tabled.leave()]
-        if left and isinstance(event, pe.TimerFired) and event.name == OUT:
-            return left
+        if isinstance(event, pe.TimerFired) and event.name == OUT:
+            return left  # nothing, if the timer fired while the process slept and what it did since took the writer out
         effects = taken(self.machine, event)
         if effects:
             self.scheduler.reached(f"{type(event).__name__} without an event")
