@@ -232,10 +232,11 @@ class AddStream(LaneStream):
 
     def take(self, answer: lane_pb2.AddResponse, frames: memoryview | None) -> None:
         listeners = self._listeners
-        if len(answer.sessions) != len(answer.frames):
+        sessions, counts, ended = answer.sessions[:], answer.frames[:], answer.ended[:]  # iterated faster as lists
+        if len(sessions) != len(counts):
             raise RemoteProtocolError("the two columns of acks differ in length", value=f"bookie {self.bookie_id}")
-        acks = [*zip(answer.sessions, answer.frames, strict=True)]
-        said = (*acks, *((end.session, end.frames) for end in answer.ended))
+        acks = [*zip(sessions, counts, strict=True)]
+        said = [*acks, *((end.session, end.frames) for end in ended)] if ended else acks
         for session, count in said:  # all are checked before, so that a wrong message is not applied in part
             if count > self._sent.get(session, count):
                 value = f"bookie {self.bookie_id}: {count} of {self._sent[session]} frames"
@@ -244,7 +245,7 @@ class AddStream(LaneStream):
             listener = listeners.get(session)
             if listener:
                 listener.on_acked(session, count)
-        for end in answer.ended:
+        for end in ended:
             listener = listeners.get(end.session)
             if listener:
                 self.detach(end.session)
