@@ -422,7 +422,7 @@ async def appends_to_many_ledgers(ledgers: int, most: float) -> float:
 
         found = []
         with calls_here((f"{ROOT}/bk_core/client/", f"{ROOT}/bk_core/protocol/")) as counted:
-            for _ in range(10):  # on a busy machine a run takes longer, and timers fire meanwhile
+            for _ in range(RUNS):  # on a busy machine a run takes longer, and timers fire meanwhile
                 so_far = counted()
                 await asyncio.gather(*map(appends, writers))
                 found.append((counted() - so_far) / (len(writers) * ADDS_OF_A_RUN))
