@@ -52,14 +52,15 @@ _WITH_PARTS = KNOWN_FLAGS | PARTIAL
 
 def cut_frames(frames: Bytes, cut: Cut) -> list[Bytes]:
     """Return for each intact frame a frame with PARTIAL that has the wanted parts of its entries. A frame is returned
-    whole if a reader could not check its parts, or if the parts would not be shorter."""
-    return [_cut(header, frame, cut) for header, frame in split_frames(frames)]
+    whole if a reader could not check its parts, or if the parts would not be shorter. A frame that has PARTIAL already
+    is returned as it is."""
+    return [_cut(header, frame, cut) for header, frame in split_frames(frames, flags_known=_WITH_PARTS)]
 
 
 def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
     is_ours = header.kind == FrameKind.ENTRIES and not header.flags & APACHE_BYTES
     can_be = is_ours and DigestType(header.digest_type).has_parts
-    if not can_be or header.count > CUT_ENTRIES_MAX:
+    if not can_be or header.flags & PARTIAL or header.count > CUT_ENTRIES_MAX:
         return frame
     columns = columns_of(header, frame)
     body = frame[FRAME_HEADER_BYTES + header.columns_bytes :]

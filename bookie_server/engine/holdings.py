@@ -14,7 +14,7 @@ from typing import cast
 from bk_core.entries.frame import STRIPED, FrameKind, record_payload, slice_frame
 from bk_core.errors import IntegrityError
 from bk_core.model import EntryId, LedgerId
-from bk_core.wire.lane.reasons import EntryRange, Reason
+from bk_core.wire.lane.reasons import Buffer, Cut, EntryRange, Reason
 from bookie_server.machine import events
 from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.machine.events import Piece
@@ -187,8 +187,10 @@ def answer_read(
     segment, but other copies, or none for a deleted ledger.
     """
     if isinstance(effect, events.ReadFrames):
-        frames = [frame for pieces in spans(effect.pieces) for frame in _read_pieces(reader, pieces)]
-        return events.FramesRead(effect.request, frames)
+        found: list[Buffer | None] = [_read_parts(reader, piece, effect.cut) for piece in effect.pieces]
+        rest = [piece for piece, parts in zip(effect.pieces, found, strict=True) if parts is None]
+        frames = (frame for pieces in spans(rest) for frame in _read_pieces(reader, pieces))
+        return events.FramesRead(effect.request, [next(frames) if parts is None else parts for parts in found])
     return events.MembershipsRead(effect.request, [_read_membership(reader, place) for place in effect.places])
 
 
@@ -232,6 +234,17 @@ def _read_together(reader: SegmentReader, pieces: Sequence[Piece]) -> Sequence[b
     except Exception:  # a bug must not end the thread that serves all reads
         logger.exception("%s and the frames behind it cannot be read together", pieces[0].place)
         return [None] * len(pieces)
+
+
+def _read_parts(reader: SegmentReader, piece: Piece, cut: Cut | None) -> bytearray | None:
+    """Read only the parts in ``cut``. Return None if the piece must be read whole."""
+    if cut is None or reader.is_given_up(piece.place.generation):
+        return None
+    try:
+        return reader.read_parts(piece.place, piece.first, piece.last, cut)
+    except Exception:  # a bug must not end the thread that serves all reads
+        logger.exception("parts of %s cannot be read", piece.place)
+        return None
 
 
 def _read_piece(reader: SegmentReader, piece: Piece) -> bytes | bytearray | memoryview | None:

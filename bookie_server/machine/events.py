@@ -352,11 +352,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ReadFrames:
-    """Read these pieces in the segments of this log and check them. FramesRead follows."""
+    """Read these pieces in the segments of this log and check them. FramesRead follows. With ``cut`` storage may read
+    only these parts of the entries, which the reader checks; the frame of such a piece has PARTIAL."""
 
     request: RequestId
     pieces: Sequence[Piece]
     log: int = 0
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ _CUT_PARTS = 2
 """The size of the frames that a read with ``cut`` reads from storage at once, as a multiple of ``read_part_bytes``. A
 small part would cost a change of threads in both directions and a message, and would send few bytes. The memory for
 two parts is needed in any case, because a single frame may have as many bytes."""
-_CUT_COST = 64  # of a read with ``cut``: this many bytes read from storage use up one byte of its budget
+_CUT_COST = 64  # of a read with ``cut``: this many bytes of frames use up one byte of its budget
 
 
 class Read(Request):
@@ -107,7 +107,7 @@ class Reads(Path):
             if request.ids_only:
                 break  # the client asks again for the rest, so that no other request waits for a long answer
             if plan.pieces:
-                self._requests.read(request, plan.pieces)
+                self._requests.read(request, plan.pieces, request.cut)
                 return
         self._end(request)
 
@@ -151,9 +151,9 @@ class Reads(Path):
         assert isinstance(request, Read)
         part = [frame for frame in frames if frame is not None]
         cost = sum(map(len, part))
-        if request.cut is not None:  # storage has read and checked whole frames (S5)
+        if request.cut is not None:  # storage cuts what it can read in parts, and these whole frames are cut here
             part = [piece for frame in part for piece in cut_frames(frame, request.cut)]
-            cost //= _CUT_COST
+            cost = sum(piece.place.size for piece in pieces) // _CUT_COST
         size = sum(map(len, part))
         self._core.counts.read_parts += 1
         self._core.counts.read_bytes += size

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from bk_core.model import LEDGER_ID_MAX, LedgerId
-from bk_core.wire.lane.reasons import Reason
+from bk_core.wire.lane.reasons import Cut, Reason
 from bookie_server.machine.core import Core, Refusal
 from bookie_server.machine.disk_places import Unresolved
 from bookie_server.machine.events import (
@@ -243,10 +243,10 @@ class Requests:
 
     # --- the storage ---
 
-    def read(self, request: Request, pieces: Sequence[Piece]) -> None:
+    def read(self, request: Request, pieces: Sequence[Piece], cut: Cut | None = None) -> None:
         """Ask storage for these pieces. The path's ``frames_read`` follows, or ``damaged`` and ``run``."""
         request.pieces = pieces
-        self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id)))
+        self._ask(request, ReadFrames(request.request_id, pieces, self._core.log_of(request.ledger_id), cut))
 
     def resolve(self, request: Request, places: Sequence[Unresolved]) -> None:
         """Ask storage for the memberships of these frames. Then the request runs again."""

@@ -34,6 +34,11 @@ class StoredFrame:
     damaged: bool = False
     known_damaged: bool = False
 
+    @property
+    def size(self) -> int:
+        """The size of the frame in bytes, as of a place on a disk."""
+        return len(self.data)
+
     def holds(self, entry_id: EntryId) -> bool:
         return self.extent.first <= entry_id <= self.extent.last and (self.ids is None or entry_id in self.ids)
 

@@ -15,6 +15,7 @@ _SOCKET_TEST = "tests/transport/lane/test_message_socket.py"
 _SERVER_TEST = "tests/bookie_server/ports/lane/test_direct.py"
 _STREAMS_TEST = "tests/transport/lane/test_streams.py"
 _CUTS = "bookie_server/storage/bytes/entry_cuts.py"
+_PARTS_TEST = "tests/bookie_server/storage/log/test_part_reads.py"
 _CUTS_TEST = "tests/bookie_server/storage/log/test_entry_cuts.py"
 _GUARD = "tests/repo/test_hot_path.py"
 _UNIX_TEST = "tests/bookie_server/ports/test_unix_socket.py"
@@ -49,10 +50,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry that was cut out of a long frame is not checked",
         _CUTS,
-        "        if len(payload) != self._ends[high - 1] - start or self._digests(low, high, payload) != digests:\n",
-        "        if len(payload) != self._ends[high - 1] - start:\n",
+        "self._begin(low) or self._digests(low, high, payload) != digests:\n",
+        "self._begin(low):\n",
         (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
         "a bookie sends what its disk has made of an entry, and does not note the damage",
+    ),
+    Mutant(
+        "a part of an entry that the file ends in is sent",
+        _CUTS,
+        "        if len(payload) != sum(kept):\n",
+        "        if False:\n",
+        (f"{_PARTS_TEST}::test_no_part_is_read_beyond_the_end_of_a_file",),
+        "a reader takes the bytes of one column for those of another",
+    ),
+    Mutant(
+        "parts are read from a segment that was given back",
+        "bookie_server/engine/holdings.py",
+        "    if cut is None or reader.is_given_up(piece.place.generation):\n",
+        "    if cut is None:\n",
+        (f"{_PARTS_TEST}::test_an_answer_has_parts_and_whole_frames_in_the_order_of_its_pieces",),
+        "a reader gets bytes of another ledger",
     ),
     Mutant(
         "the columns of a long frame are not checked",

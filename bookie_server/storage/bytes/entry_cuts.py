@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a few entries out of a long frame without reading its other bytes (RULES S5).
+"""Cuts a few entries, or the wanted parts of entries, out of a long frame without reading its other bytes (RULES S5).
 
 The stamp and the header's CRC prove header and columns; the digest of each entry, which is in the columns, proves its
 payload. So only frames whose digest needs no password are cut this way, and only plain ones. All other frames are read
-whole. Pure functions over bytes.
+whole. A bookie cannot check a part of an entry, but the reader can (docs/decisions/0084). Pure functions over bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.entries.frame import (
     CHECKED_BYTES,
     FRAME_HEADER_BYTES,
+    PARTIAL,
     FrameHeader,
     FrameKind,
     assemble,
@@ -25,11 +26,16 @@ from bk_core.entries.frame import (
 )
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
+from bk_core.wire.lane.reasons import Cut
 from bookie_server.machine.disk_places import Place
 from bookie_server.storage.bytes.segment import placement_stamp
 
 ENTRIES_MAX = 16
 """The maximum number of entries that are cut out of a frame. For more entries, two reads cost more than they save."""
+
+PART_SAVES_BYTES_MIN = 16 << 10
+"""The least number of bytes that each read of a part must save on average. Otherwise one read of the whole frame costs
+less."""
 
 _HEAD_BYTES = 16 << 10  # the columns of two thousand entries
 
@@ -72,19 +78,50 @@ class FrameColumns:
 
     def cut(self, first: int, last: int, payload: bytes | bytearray) -> bytearray:
         """Return the frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
-        header, width = self._header, self._header.digest_bytes
-        low, high = first - header.first_entry_id, last + 1 - header.first_entry_id
-        start, digests_at = self._begin(low), 4 * header.count
-        digests = self._columns[digests_at + width * low : digests_at + width * high]
-        if len(payload) != self._ends[high - 1] - start or self._digests(low, high, payload) != digests:
+        low, high = first - self._header.first_entry_id, last + 1 - self._header.first_entry_id
+        digests = self._columns_of(low, high)[1]
+        if len(payload) != self._ends[high - 1] - self._begin(low) or self._digests(low, high, payload) != digests:
             raise IntegrityError(
-                "an entry's digest differs", value=f"ledger {header.ledger_id}, entry {first} to {last}"
+                "an entry's digest differs", value=f"ledger {self._header.ledger_id}, entry {first} to {last}"
             )
-        head = (
-            int(FrameKind.ENTRIES), 0, header.digest_type, header.ledger_id, first, header.lac,
-            header.length_before + start, high - low,
-        )  # fmt: skip
-        return assemble(head, [self._columns[4 * low : 4 * high], digests], payload, 0)
+        return assemble(self._head(low, high, 0), self._columns_of(low, high), payload, 0)
+
+    def parts(self, first: int, last: int, wanted: Cut, read: Callable[[int, int], bytes]) -> bytearray | None:
+        """Return a frame with PARTIAL that has the wanted parts of the entries first to last, as far as this frame has
+        them. ``read`` takes an offset in the frame and a size. The parts are not checked. Return None if the whole
+        frame may as well be read."""
+        header = self._header
+        low = max(first - header.first_entry_id, 0)
+        high = min(last + 1 - header.first_entry_id, header.count)
+        if low >= high or not DigestType(header.digest_type).has_parts:
+            return None
+        at = FRAME_HEADER_BYTES + header.columns_bytes
+        spans, kept = list[tuple[int, int]](), list[int]()
+        for k in range(low, high):
+            begin = self._begin(k)
+            its = wanted.spans(header.first_entry_id + k, self._ends[k] - begin)
+            spans += [(at + begin + start, stop - start) for start, stop in its if stop > start]
+            kept.append(sum(stop - start for start, stop in its))
+        saved = self._ends[high - 1] - self._begin(low) - sum(kept)
+        if saved < PART_SAVES_BYTES_MIN * max(len(spans), 1):
+            return None
+        payload = b"".join([read(offset, size) for offset, size in spans])
+        if len(payload) != sum(kept):
+            return None  # the file ends too early
+        more = np.array(kept, dtype="<i8").tobytes()
+        return assemble(self._head(low, high, PARTIAL), [*self._columns_of(low, high), more], payload, 0)
+
+    def _head(self, low: int, high: int, flags: int) -> tuple[int, ...]:
+        header = self._header
+        length_before = header.length_before + self._begin(low)
+        ids = header.first_entry_id + low, header.lac, length_before, high - low
+        return (int(FrameKind.ENTRIES), flags, header.digest_type, header.ledger_id, *ids)
+
+    def _columns_of(self, low: int, high: int) -> list[memoryview]:
+        """Return the lengths and the digests of these entries."""
+        width, digests_at = self._header.digest_bytes, 4 * self._header.count
+        lengths = self._columns[4 * low : 4 * high]
+        return [lengths, self._columns[digests_at + width * low : digests_at + width * high]]
 
     def _digests(self, low: int, high: int, payload: bytes | bytearray) -> bytes:
         header, view = self._header, memoryview(payload)

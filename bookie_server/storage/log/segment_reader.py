@@ -2,7 +2,8 @@
 """The reading side of the segment log: it reads frames by place and checks each (RULES S5). It is synchronous and
 belongs to one thread; only :meth:`SegmentReader.read_at_once` may be called by any thread.
 
-For a few entries of a long frame it reads only the bytes of these entries, and keeps the frame's columns in memory.
+For a few entries of a long frame, or for parts of entries, it reads only these bytes, and keeps the frame's columns in
+memory.
 
 The index names only durable frames, so a read never goes beyond the durable position. Read-ahead is off in segments
 without an ``.idx``, which are still being written.
@@ -19,6 +20,7 @@ from bk_core.entries.frame import FrameHeader, FrameKind, check_frame, entry_ids
 from bk_core.errors import IntegrityError
 from bk_core.memory.slots import SLOT_BYTES_MIN, Slots
 from bk_core.model import EntryId, LedgerId
+from bk_core.wire.lane.reasons import Cut
 from bookie_server.machine.disk_places import IndexBlock, Place, Unresolved
 from bookie_server.storage.bytes.entry_cuts import ENTRIES_MAX, FrameColumns, columns_of_place
 from bookie_server.storage.bytes.membership import runs_of_ids, striping_of
@@ -166,24 +168,44 @@ class SegmentReader:
     def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
         """Return a few entries of a long frame, or None if the whole frame must be read and checked."""
         try:
-            handle = self._handle(place.generation)
-            columns = self._columns.get((place.generation, place.offset))
-            if columns is None:
-                columns = columns_of_place(
-                    lambda at, size: self._files.read(handle, size, place.offset + at), place, self._incarnation
-                )
-                if columns is None:
-                    return None
-                self._remember(place, columns)
-            bounds = columns.bounds(first, last)
-            if bounds is None:
+            columns, read = self._columns_at(place)
+            bounds = columns.bounds(first, last) if columns else None
+            if columns is None or bounds is None:
                 return None
-            data = self._files.read(handle, bounds[1] - bounds[0], place.offset + bounds[0])
-            cut = columns.cut(first, last, data)
+            cut = columns.cut(first, last, read(bounds[0], bounds[1] - bounds[0]))
         except (IntegrityError, OSError):
             return None
         self.reads += 1
         return cut
+
+    def read_parts(self, place: Place, first: EntryId, last: EntryId, wanted: Cut) -> bytearray | None:
+        """Return a frame with PARTIAL that has the wanted parts of the entries first to last, as far as the frame at
+        ``place`` has them. Its header and columns are checked, but not the parts. Return None if the frame must be read
+        with :meth:`read_entries`: it is short or not plain, too little would be saved, or something cannot be read."""
+        if place.is_run or place.size < SLOT_BYTES_MIN:
+            return None
+        try:
+            columns, read = self._columns_at(place)
+            found = columns.parts(first, last, wanted, read) if columns else None
+        except (IntegrityError, OSError):
+            return None
+        self.reads += found is not None
+        return found
+
+    def _columns_at(self, place: Place) -> tuple[FrameColumns | None, Callable[[int, int], bytes]]:
+        """Return the columns of the frame at ``place``, or None if the whole frame must be read, and a function that
+        reads from this frame at an offset a number of bytes."""
+        handle = self._handle(place.generation)
+
+        def read(at: int, size: int) -> bytes:
+            return self._files.read(handle, size, place.offset + at)
+
+        columns = self._columns.get((place.generation, place.offset))
+        if columns is None:
+            columns = columns_of_place(read, place, self._incarnation)
+            if columns is not None:
+                self._remember(place, columns)
+        return columns, read
 
     def _remember(self, place: Place, columns: FrameColumns) -> None:
         self._columns[place.generation, place.offset] = columns

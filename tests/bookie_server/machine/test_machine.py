@@ -6,12 +6,14 @@ from __future__ import annotations
 import pytest
 
 from bk_core.entries.frame import FrameKind, decode_frame
+from bk_core.entries.parts import cut_frames
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import AttachMode, Cut, EntryRange, Reason
 from bookie_server.machine import events as ev
 from tests.bookie_server.machine.machine_bench import ADDS, CONTROL, READS, Bench, acks, ended, entries, trailers
 from tests.kit.flagged import UNKNOWN_FLAGS, with_flags
 from tests.kit.lanes import KEY
+from tests.kit.memory_holdings import read_piece
 
 # --- acks ---
 
@@ -358,3 +360,16 @@ def test_a_read_with_a_cut_reads_more_at_once_unless_it_would_cut_many_entries(
     bench.commit()
     bench.ask(ev.ReadRequested, 7, 0, 8 * entries_each - 1, 1 << 20, None, False, cut)
     assert [len(read.pieces) for read in bench.to_read] == [parts]
+
+
+def test_storage_gets_the_cut_and_parts_that_it_read_are_sent_as_they_are() -> None:
+    bench, cut = Bench(), Cut(head=8)
+    bench.attach(1)
+    bench.send(entries(0, bytes(1000), bytes(1000)))
+    bench.commit()
+    bench.ask(ev.ReadRequested, 7, 0, 1, 1 << 20, None, False, cut)
+    (wanted,) = bench.to_read
+    assert wanted.cut == cut
+    (parts,) = cut_frames(read_piece(wanted.pieces[0]) or b"", cut)
+    (sent,) = [e for e in bench.step(ev.FramesRead(wanted.request, [parts])) if isinstance(e, ev.SendPart)]
+    assert [bytes(frame) for frame in sent.frames] == [bytes(parts)]
