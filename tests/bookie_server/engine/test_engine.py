@@ -91,7 +91,7 @@ class Sink:
         self.left.append(len(self.effects))
 
     async def next(self) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not self.effects:
                 self._news.clear()
                 await self._news.wait()

@@ -187,7 +187,7 @@ async def test_bookie_ends_when_another_directory_took_its_id(store: MemoryStore
         assert not bookie.failed.is_set()
         bookie._store.unregister_bookie("b1")  # as the end of its session does
         store.register_bookie(copy)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await bookie.failed.wait()
         assert isinstance(bookie.error, BookieIdentityError)
         assert "another data directory" in str(bookie.error)
@@ -215,7 +215,7 @@ async def test_look_that_fails_unforeseen_ends_the_bookie_with_its_reason(
     config = bookie_config(tmp_path, store.uri, bookie_id="b1", disk_check_interval_s=0.02)
     bookie = await Bookie.start(config)
     disk.used = float("nan")  # makes a look fail in a way that no file system does
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bookie.failed.wait()
     assert isinstance(bookie.error, LocalProtocolError)
     assert "NaN" in str(bookie.error)

@@ -186,5 +186,5 @@ async def test_start_that_waits_for_a_store_ends_when_asked_to(tmp_path: Path) -
     config = bookie_config(tmp_path, "zk://127.0.0.1:1/ledgers", metadata_timeout_s=0.3)
     starting = asyncio.create_task(started(partial(Bookie.start, config), 60.0, stop))
     stop.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await starting is None

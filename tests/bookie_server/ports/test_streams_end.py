@@ -44,7 +44,7 @@ async def test_a_client_that_opens_a_stream_and_says_nothing_is_cut_off(
 
     async with running(tmp_path) as (_bookie, channel):
         call = channel.stream_stream(f"/bookkeeper.lane.Bookie/{method}")()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await call.read() is grpc.aio.EOF
 
 
@@ -67,7 +67,7 @@ async def test_a_call_whose_deadline_passed_is_answered_and_given_up() -> None:
     stream.wake = awake.set
     call = lane_pb2.ControlRequest(id=7, deadline_ms=1, read_lac=lane_pb2.ReadLacRequest(ledger_id=1))
     stream.receive(call.SerializeToString())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await awake.wait()
     said = answer(stream)
     assert (said.id, said.reason) == (7, lane_pb2.TIMEOUT)

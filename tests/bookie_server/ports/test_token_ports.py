@@ -401,7 +401,7 @@ async def test_who_never_says_who_it_is_is_sent_away(tmp_path: Path, monkeypatch
         writer.write(_add(7))
         assert (await answer_of(reader)).status == int(Status.EUA)
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), 20) == b""
         reader, writer = await _over_tls(world, world.world.bookie.port)
         writer.write(_auth(world.token().read_bytes().strip()))
         assert (await answer_of(reader)).status == int(Status.EOK)
@@ -647,7 +647,7 @@ async def test_who_shows_nothing_is_logged_once_in_ten_seconds_and_told_to_the_a
                 ):
                     reader, writer = await _over_tls(world, where)
                     writer.write(sent)
-                    assert await asyncio.wait_for(reader.read(64), 5)
+                    assert await asyncio.wait_for(reader.read(64), 20)
                     writer.transport.abort()
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     refusals = [line for line in lines if " 127.0.0.1:" in line]

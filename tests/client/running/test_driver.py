@@ -61,7 +61,7 @@ async def test_a_task_that_fails_ends_the_driver_and_is_told() -> None:
         raise ZeroDivisionError
 
     driver.spawn(fails())
-    error = await asyncio.wait_for(told.get(), 5)
+    error = await asyncio.wait_for(told.get(), 20)
     assert "ZeroDivisionError" in str(error)
     assert driver.stopped
 
@@ -167,7 +167,7 @@ async def test_a_session_with_an_unknown_bookie_breaks_later_and_its_frames_go_n
     driver.begin([ev.AttachSession(2, "nobody", 5, AttachMode.WRITE)])
     assert fed.empty(), "not inside the call"
     driver.begin([ev.SendFrame(2, "nobody", 5, b"frame"), ev.DetachSession(2, "nobody", 5)])
-    broken = await asyncio.wait_for(fed.get(), 5)
+    broken = await asyncio.wait_for(fed.get(), 20)
     assert (type(broken), broken.index, broken.session) == (ev.SessionBroken, 2, 5)
 
 

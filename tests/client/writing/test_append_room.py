@@ -113,7 +113,7 @@ async def test_an_entry_queued_behind_one_in_flight_is_sent_once_that_one_is_con
         await asyncio.sleep(0.01)
         assert writer._machine.lap == 0
         release(cluster)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await first == 0
             await writer.wait_confirmed(second)
         await writer.close()
