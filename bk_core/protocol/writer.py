@@ -167,9 +167,8 @@ class LedgerWrite:
             return None
         if self._keeper.budgets[index] or not delivery.acked(index, session, frames):
             return None  # the ack ends a budget, covers nothing new, or is impossible
-        if delivery.lanes[index].watermark <= self.lac or self.change is not None:
-            return []  # an ack of entries up to the LAC cannot move the LAC
-        return self._confirmed_to(delivery.confirmed())
+        # an ack of entries up to the LAC cannot move the LAC
+        return self._evaluate() if delivery.lanes[index].watermark > self.lac else []
 
     # --- adding ------------------------------------------------------------------------------------------------------
     def _append(self, event: ev.Append) -> list[WriterEffect]:
