@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "--crash-points", nargs="*", metavar="WORKLOAD", help="stop the machine at every operation of all, or these"
     )
     parser.add_argument("--restarts", action="store_true", help="and at every operation of each restart after it")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long a mutant is tried, of a processor")
+    parser.add_argument("--seconds", type=float, default=180.0, help="how long a mutant is tried, of a processor")
     return parser
 
 
