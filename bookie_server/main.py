@@ -72,10 +72,10 @@ EXIT_BUG = 70
 _START_AGAIN_S = 1.0
 """The seconds between two attempts to start while the metadata store does not answer."""
 
-_COLLECTION_OBJECTS = 50_000
-"""The number of objects after which Python's garbage collector looks for cycles. A burst of frames makes thousands of
-objects, none of them in a cycle. With Python's default, 700, a third of the loop's time with ten thousand ledgers went
-into looking."""
+_COLLECTION_OBJECTS = 200_000
+"""The number of new objects after which Python's garbage collector looks for cycles. A burst of frames makes tens of
+thousands of objects, none of them in a cycle. With Python's default, 700, a third of the loop's time with ten thousand
+ledgers went into looking, and with 50,000 an eighth. Cycles that are not found yet take some tens of megabytes."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
