@@ -11,7 +11,7 @@ the entry's directory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -75,13 +75,20 @@ def _cut(header: FrameHeader, frame: memoryview, cut: Cut) -> Bytes:
 
 def _pieces(ids: I64, lengths: U32, payload: memoryview, cut: Cut) -> tuple[list[memoryview], list[int]]:
     """Return the wanted pieces of these entries, and for each entry the total length of its pieces."""
-    pieces, kept, at = list[memoryview](), list[int](), 0
-    for entry_id, length in zip(ids.tolist(), lengths.tolist(), strict=True):
-        spans = cut.spans(entry_id, length)
-        pieces += [payload[at + start : at + stop] for start, stop in spans]
-        kept.append(sum(stop - start for start, stop in spans))
+    spans, kept = wanted_spans(ids.tolist(), lengths.tolist(), cut)
+    return [payload[start:stop] for start, stop in spans], kept
+
+
+def wanted_spans(ids: Iterable[int], lengths: Iterable[int], cut: Cut) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the start and the end of each wanted part in the payload of these entries, and for each entry the total
+    length of its parts."""
+    spans, kept, at = list[tuple[int, int]](), list[int](), 0
+    for entry_id, length in zip(ids, lengths, strict=True):
+        its = cut.spans(entry_id, length)
+        spans += [(at + start, at + stop) for start, stop in its]
+        kept.append(sum(stop - start for start, stop in its))
         at += length
-    return pieces, kept
+    return spans, kept
 
 
 # --- the reader ---

@@ -187,7 +187,8 @@ def answer_read(
     segment, but other copies, or none for a deleted ledger.
     """
     if isinstance(effect, events.ReadFrames):
-        found: list[Buffer | None] = [_read_parts(reader, piece, effect.cut) for piece in effect.pieces]
+        cut = effect.cut
+        found: list[Buffer | None] = [None if cut is None else _read_parts(reader, each, cut) for each in effect.pieces]
         rest = [piece for piece, parts in zip(effect.pieces, found, strict=True) if parts is None]
         frames = (frame for pieces in spans(rest) for frame in _read_pieces(reader, pieces))
         return events.FramesRead(effect.request, [next(frames) if parts is None else parts for parts in found])
@@ -236,9 +237,9 @@ def _read_together(reader: SegmentReader, pieces: Sequence[Piece]) -> Sequence[b
         return [None] * len(pieces)
 
 
-def _read_parts(reader: SegmentReader, piece: Piece, cut: Cut | None) -> bytearray | None:
+def _read_parts(reader: SegmentReader, piece: Piece, cut: Cut) -> bytearray | None:
     """Read only the parts in ``cut``. Return None if the piece must be read whole."""
-    if cut is None or reader.is_given_up(piece.place.generation):
+    if reader.is_given_up(piece.place.generation):
         return None
     try:
         return reader.read_parts(piece.place, piece.first, piece.last, cut)

@@ -50,7 +50,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry that was cut out of a long frame is not checked",
         _CUTS,
-        "self._begin(low) or self._digests(low, high, payload) != digests:\n",
+        "self._begin(low) or self._digests(low, high, payload) != columns[1]:\n",
         "self._begin(low):\n",
         (f"{_CUTS_TEST}::test_every_byte_that_is_used_is_checked",),
         "a bookie sends what its disk has made of an entry, and does not note the damage",
@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a part of an entry that the file ends in is sent",
         _CUTS,
-        "        if len(payload) != sum(kept):\n",
+        "        if len(payload) != size:\n",
         "        if False:\n",
         (f"{_PARTS_TEST}::test_no_part_is_read_beyond_the_end_of_a_file",),
         "a reader takes the bytes of one column for those of another",
@@ -66,8 +66,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "parts are read from a segment that was given back",
         "bookie_server/engine/holdings.py",
-        "    if cut is None or reader.is_given_up(piece.place.generation):\n",
-        "    if cut is None:\n",
+        "piece.place.generation):\n        return None\n    try:\n        return reader.read_parts",
+        "-1):\n        return None\n    try:\n        return reader.read_parts",
         (f"{_PARTS_TEST}::test_an_answer_has_parts_and_whole_frames_in_the_order_of_its_pieces",),
         "a reader gets bytes of another ledger",
     ),

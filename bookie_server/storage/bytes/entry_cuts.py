@@ -21,9 +21,11 @@ from bk_core.entries.frame import (
     FrameHeader,
     FrameKind,
     assemble,
+    column_bytes,
     frame_tag,
     parse_header,
 )
+from bk_core.entries.parts import wanted_spans
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
 from bk_core.wire.lane.reasons import Cut
@@ -79,12 +81,12 @@ class FrameColumns:
     def cut(self, first: int, last: int, payload: bytes | bytearray) -> bytearray:
         """Return the frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
         low, high = first - self._header.first_entry_id, last + 1 - self._header.first_entry_id
-        digests = self._columns_of(low, high)[1]
-        if len(payload) != self._ends[high - 1] - self._begin(low) or self._digests(low, high, payload) != digests:
+        columns = self._columns_of(low, high)
+        if len(payload) != self._ends[high - 1] - self._begin(low) or self._digests(low, high, payload) != columns[1]:
             raise IntegrityError(
                 "an entry's digest differs", value=f"ledger {self._header.ledger_id}, entry {first} to {last}"
             )
-        return assemble(self._head(low, high, 0), self._columns_of(low, high), payload, 0)
+        return assemble(self._head(low, high, 0), columns, payload, 0)
 
     def parts(self, first: int, last: int, wanted: Cut, read: Callable[[int, int], bytes]) -> bytearray | None:
         """Return a frame with PARTIAL that has the wanted parts of the entries first to last, as far as this frame has
@@ -95,20 +97,17 @@ class FrameColumns:
         high = min(last + 1 - header.first_entry_id, header.count)
         if low >= high or not DigestType(header.digest_type).has_parts:
             return None
-        at = FRAME_HEADER_BYTES + header.columns_bytes
-        spans, kept = list[tuple[int, int]](), list[int]()
-        for k in range(low, high):
-            begin = self._begin(k)
-            its = wanted.spans(header.first_entry_id + k, self._ends[k] - begin)
-            spans += [(at + begin + start, stop - start) for start, stop in its if stop > start]
-            kept.append(sum(stop - start for start, stop in its))
-        saved = self._ends[high - 1] - self._begin(low) - sum(kept)
-        if saved < PART_SAVES_BYTES_MIN * max(len(spans), 1):
+        begin, end = self._begin(low), self._ends[high - 1]
+        ids = range(header.first_entry_id + low, header.first_entry_id + high)
+        spans, kept = wanted_spans(ids, (self._ends[k] - self._begin(k) for k in range(low, high)), wanted)
+        size = sum(kept)
+        if end - begin - size < PART_SAVES_BYTES_MIN * max(len(spans), 1):
             return None
-        payload = b"".join([read(offset, size) for offset, size in spans])
-        if len(payload) != sum(kept):
+        at = FRAME_HEADER_BYTES + header.columns_bytes + begin
+        payload = b"".join([read(at + start, stop - start) for start, stop in spans if stop > start])
+        if len(payload) != size:
             return None  # the file ends too early
-        more = np.array(kept, dtype="<i8").tobytes()
+        more = column_bytes(np.array(kept, dtype=np.int64), "<i8")
         return assemble(self._head(low, high, PARTIAL), [*self._columns_of(low, high), more], payload, 0)
 
     def _head(self, low: int, high: int, flags: int) -> tuple[int, ...]:

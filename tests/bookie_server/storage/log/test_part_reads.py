@@ -56,6 +56,12 @@ def cut_of(frame: bytes, cut: Cut, first: int, last: int) -> bytes:
     return bytes(cut_frames(slice_frame(frame, first, last) or b"", cut)[0])
 
 
+def answered(storage: Storage, pieces: Sequence[Piece], cut: Cut | None = None) -> list[bytes | None]:
+    answer = answer_read(storage.reader, ReadFrames((1, 1), pieces, cut=cut))
+    assert isinstance(answer, FramesRead)
+    return [None if frame is None else bytes(frame) for frame in answer.frames]
+
+
 @pytest.mark.parametrize("cut", [HEAD, RANGES], ids=["head", "ranges"])
 @pytest.mark.parametrize(("first", "last"), [(FIRST, LAST), (FIRST + 1, LAST), (FIRST, FIRST), (LAST, LAST + 5)])
 def test_parts_that_are_read_are_those_cut_out_of_the_whole_frame(
@@ -137,18 +143,13 @@ def test_an_answer_has_parts_and_whole_frames_in_the_order_of_its_pieces(tmp_pat
     storage, _, places = stored(tmp_path, small[0], frame_of(), small[1])
     firsts = (0, FIRST, 2_000)
     pieces = [Piece(place, first, first + 2, is_whole=True) for place, first in zip(places, firsts, strict=True)]
-    answer = answer_read(storage.reader, ReadFrames((1, 1), pieces, cut=HEAD))
-    assert isinstance(answer, FramesRead)
     parts = cut_of(frame_of(), HEAD, FIRST, LAST)
-    got = [bytes(frame or b"") for frame in answer.frames]
+    got = [frame or b"" for frame in answered(storage, pieces, HEAD)]
     assert [got[0][64:], got[1], got[2][64:]] == [small[0][64:], parts, small[1][64:]]
-    whole = answer_read(storage.reader, ReadFrames((1, 1), pieces))
-    assert isinstance(whole, FramesRead)
-    assert [len(frame or b"") for frame in whole.frames] == [len(small[0]), len(frame_of()), len(small[1])]
+    whole = [len(frame or b"") for frame in answered(storage, pieces)]
+    assert whole == [len(small[0]), len(frame_of()), len(small[1])]
     storage.reader.give_up(places[0].generation)
-    given_up = answer_read(storage.reader, ReadFrames((1, 1), pieces, cut=HEAD))
-    assert isinstance(given_up, FramesRead)
-    assert given_up.frames == [None] * 3
+    assert answered(storage, pieces, HEAD) == [None] * 3
     storage.close()
 
 
@@ -162,12 +163,8 @@ def test_damage_in_a_part_is_found_once_the_entry_is_read_whole(tmp_path: Path) 
     content[place.offset + len(frame) - 10] ^= 1
     path.write_bytes(content)
     read = [Piece(place, FIRST, LAST, is_whole=True)]
-    parts = answer_read(storage.reader, ReadFrames((1, 1), read, cut=RANGES))
-    whole = answer_read(storage.reader, ReadFrames((1, 1), read))
-    assert isinstance(parts, FramesRead)
-    assert isinstance(whole, FramesRead)
-    assert parts.frames != [None]
-    assert whole.frames == [None]
+    assert answered(storage, read, RANGES) != [None]
+    assert answered(storage, read) == [None]
     with pytest.raises(IntegrityError):
         storage.reader.read(place)
     storage.close()
