@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bk_core.errors import RemoteProtocolError
-from bk_core.wire.bookie_rpc import v2, v3
+from bk_core.wire.bookie_rpc import runs, v2, v3
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, Frames, frames
 from bk_core.wire.bookie_rpc.layouts import MessageReader
 from bk_core.wire.bookie_rpc.runs import (
@@ -32,12 +32,6 @@ from bk_core.wire.bookie_rpc.runs import (
     empty_rows,
     items_of,
 )
-
-FEW_ADDS_MAX = 32
-"""The maximum number of adds that are read one by one. For more, numpy's fixed cost is lower than theirs."""
-
-ONE_LEDGER_MAX = 8
-"""The number of adds from which adds of one ledger are cheaper together, in one frame, than one by one."""
 
 _REQUESTS: Mapping[int, type[AddRun | ReadRun]] = {ADD: AddRun, READ: ReadRun}
 _ANSWERS: Mapping[int, type[AddAnswers | ReadAnswers]] = {ADD: AddAnswers, READ: ReadAnswers}
@@ -118,28 +112,26 @@ class AnswerReader:
         return Items(items_of(buffer, rows[:, :end], others, _ANSWERS), *_rest(cut, fault, end))
 
 
-def few_adds(
+def lone_adds(
     received: memoryview, lone_add: Callable[[memoryview], LoneAdd | None]
 ) -> tuple[list[LoneAdd], int] | None:
-    """Read a buffer that begins with few whole frames, each of which ``lone_add`` of the wire's version can read, and
-    may end with a part of another. Return the adds and the number of bytes used. Return None for anything else, and for
-    adds that are cheaper to read as columns."""
-    adds, ledgers = list[LoneAdd](), set[int]()
+    """Read a buffer that begins with whole frames, each of which ``lone_add`` of the wire's version can read, and may
+    end with a part of another. Return the adds and the number of bytes used. Return None for anything else, and for
+    more than LONE_ADDS_MAX adds of one ledger, which are cheaper to read as columns."""
+    adds, counts = list[LoneAdd](), dict[int, int]()
     at, size = 0, len(received)
-    if size > FEW_ADDS_MAX * (LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")):
-        return None  # many frames of about the same size: do not read any of them twice
     while size - at >= LENGTH_BYTES:
         end = at + LENGTH_BYTES + int.from_bytes(received[at : at + LENGTH_BYTES], "big")
         if end > size:
             break
-        add = lone_add(received[at:end]) if len(adds) < FEW_ADDS_MAX else None
+        add = lone_add(received[at:end])
         if add is None:
             return None
+        counts[add[1]] = of_ledger = counts.get(add[1], 0) + 1
+        if of_ledger > runs.LONE_ADDS_MAX:
+            return None
         adds.append(add)
-        ledgers.add(add[1])
         at = end
-        if len(adds) > ONE_LEDGER_MAX and len(ledgers) * 2 < len(adds):
-            return None  # a frame of several entries costs less
     return (adds, at) if adds else None
 
 

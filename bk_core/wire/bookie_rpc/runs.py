@@ -27,6 +27,10 @@ ABSENT = -(1 << 63)
 
 T = TypeVar("T")
 
+LONE_ADDS_MAX = 12
+"""The maximum number of adds of one ledger in a burst that are handled one by one, each in a frame of its own. More of
+them cost less in one frame, in spite of numpy's fixed cost."""
+
 FEW_FRAMES = 12  # up to 12 frames are read one by one, which costs less than numpy's fixed cost
 
 OTHER, ADD, READ = 0, 1, 2

@@ -7,14 +7,14 @@ reason, and the next add attaches a new session. There is one exception: if othe
 frame, only the adds of these ids are refused, and all others are offered again, because to a Java client each add is
 independent.
 
-Adds are columns from the burst to their answers, without Python code for each entry. Only adds that come alone or in a
-small burst, and the only add of its ledger in a burst, are handled one by one: numpy's fixed cost would be higher.
+Adds are columns from the burst to their answers, without Python code for each entry. Only if a burst has few adds of a
+ledger, they are handled one by one, each in a frame of its own: numpy's fixed cost for one frame would be higher.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import ModuleType
@@ -25,6 +25,7 @@ import numpy as np
 from bk_core.entries.apache_frame import encode_apache_one
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, columns_of, parse_header
 from bk_core.model import LEDGER_ID_MAX, LEDGER_KEY_BYTES, LedgerId
+from bk_core.wire.bookie_rpc import runs
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
@@ -128,17 +129,16 @@ class ServedAdds:
     def _take_groups(
         self, run: AddRun, groups: Sequence[I64], headers: I64, wire: ModuleType, message: list[Made]
     ) -> None:
-        """Offer the adds of several sessions. With many ledgers, most of them have one add in the burst."""
+        """Offer the adds of several sessions. The adds of a session that has few are offered one by one."""
         bodies, rows = run.bodies(), run.rows()
         for at in groups:
-            add = run.add_of(rows[at[0]])
-            _, ledger_id, _, recovery, key, _ = add
+            if at.size <= runs.LONE_ADDS_MAX:
+                message += self._lone((run.add_of(rows[k]) for k in at.tolist()), wire)
+                continue
+            _, ledger_id, _, recovery, key, _ = run.add_of(rows[at[0]])
             session = self._session((ledger_id, recovery, key))
-            if len(at) > 1:
-                part = Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at])
-                self._offer(session, headers[at], part, run.txns[at], wire, message)
-            elif (made := self._offer_one(session, add, wire)) is not None:
-                message.append(made)
+            part = Bodies(bodies.payload, bodies.offsets[at], bodies.lengths[at])
+            self._offer(session, headers[at], part, run.txns[at], wire, message)
 
     def take_one(self, add: LoneAdd, wire: ModuleType) -> None:
         """Give an add that came alone to the machine, without numpy's fixed cost, because a client that waits for each
@@ -148,25 +148,23 @@ class ServedAdds:
             header, frame = made
             self._feed(_new(events.FramesArrived, (self._stream, memoryview(frame), (header,))))
 
-    def take_few(self, adds: Sequence[LoneAdd], wire: ModuleType) -> None:
-        """Give few adds that came together to the machine, each in a frame of its own."""
-        self._hand_over([made for add in adds if (made := self._made_of(add, wire)) is not None])
+    def take_lone(self, adds: Sequence[LoneAdd], wire: ModuleType) -> None:
+        """Give adds that came together to the machine, in order, each in a frame of its own."""
+        self._hand_over(self._lone(adds, wire))
+
+    def _lone(self, adds: Iterable[LoneAdd], wire: ModuleType) -> list[Made]:
+        return [made for add in adds if (made := self._made_of(add, wire)) is not None]
 
     def _made_of(self, add: LoneAdd, wire: ModuleType) -> Made | None:
-        """Make the frame of one add, or answer the add and return None if it is refused."""
-        txn, ledger_id, entry_id, recovery, key, _ = add
+        """Make the frame of one add, which the caller gives to the machine, without numpy's fixed cost. Return None if
+        the add was refused and answered."""
+        txn, ledger_id, entry_id, recovery, key, body = add
         if len(key) != LEDGER_KEY_BYTES or ledger_id < 0 or not 0 <= entry_id <= LEDGER_ID_MAX:
             self._send(wire.add_answer(txn, ledger_id, entry_id, int(Status.EBADREQ)))
             return None
         wanted, session = (ledger_id, recovery, key), self._latest
         if session is None or session.key != wanted or not session.alive:  # usually the session is the last one
             session = self._session(wanted)
-        return self._offer_one(session, add, wire)
-
-    def _offer_one(self, session: ServedSession, add: LoneAdd, wire: ModuleType) -> Made | None:
-        """Make the frame of one add, which the caller gives to the machine, without numpy's fixed cost. Return None if
-        the add was refused and answered."""
-        txn, ledger_id, entry_id, _, _, body = add
         made = encode_apache_one(ledger_id, entry_id, body, session.number)
         if made is None or not session.alive:
             status = Status.EBADREQ if made is None else refused_add(session.refused)

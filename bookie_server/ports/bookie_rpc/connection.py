@@ -17,7 +17,7 @@ from types import ModuleType
 
 from bk_core.access.roles import Right
 from bk_core.wire.bookie_rpc import v2, v3
-from bk_core.wire.bookie_rpc.connection import RequestReader, few_adds
+from bk_core.wire.bookie_rpc.connection import RequestReader, lone_adds
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, frames
 from bk_core.wire.bookie_rpc.runs import Burst
 from bookie_server.engine.engine import BookieEngine, StreamEffect
@@ -102,15 +102,13 @@ class ServedConnection:
             wire = v3 if self._reader.version == 3 else v2
             lone = wire.lone_add(received) if client.may_add else None
             # a client that waits for each add sends one at a time; then each step costs a microsecond of its wait
-            if lone is not None and (
-                client.share is None or client.pays(RequestKind.RECOVER if lone[3] else RequestKind.ADD, 1)
-            ):
+            if lone is not None and client.pays(RequestKind.ADD, 1):
                 self._adds.take_one(lone, wire)
                 return len(received)
-            few = few_adds(received, wire.lone_add) if client.may_add and client.share is None else None
-            if few is not None:
-                self._adds.take_few(few[0], wire)
-                return few[1]
+            several = lone_adds(received, wire.lone_add) if lone is None and client.may_add else None
+            if several is not None and client.pays(RequestKind.ADD, len(several[0])):
+                self._adds.take_lone(several[0], wire)
+                return several[1]
         used = 0
         if self._is_fresh:
             first = frames(received[: LENGTH_BYTES + FRAME_BYTES_MAX])

@@ -70,9 +70,10 @@ class ServedClient:
             self.share = None
 
     def pays(self, kind: RequestKind, count: int) -> bool:
-        """Charge the client for ``count`` requests. Return False if they must be refused. After a charge the connection
-        may be held. Call it only with a ``share``."""
-        assert self.share is not None
+        """Charge the client for ``count`` requests, if it has limits. Return False if they must be refused. After a
+        charge the connection may be held."""
+        if self.share is None:
+            return True
         taken = not self.share.refuses(kind)
         wait_s = self.share.pay(kind, count if taken else 0)
         if wait_s > 0 and not self.is_held:

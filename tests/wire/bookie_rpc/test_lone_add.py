@@ -9,9 +9,9 @@ from types import ModuleType
 import pytest
 
 from bk_core.wire.bookie_rpc import v2, v3
-from bk_core.wire.bookie_rpc.connection import FEW_ADDS_MAX, ONE_LEDGER_MAX, few_adds
+from bk_core.wire.bookie_rpc.connection import lone_adds
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX
-from bk_core.wire.bookie_rpc.runs import ADD
+from bk_core.wire.bookie_rpc.runs import ADD, LONE_ADDS_MAX
 from tests.kit.bookie_requests import add, read
 from tests.kit.bookie_wire import KEY, as_expected
 
@@ -90,30 +90,24 @@ def test_a_lone_add_has_the_limit_of_all_frames(wire: ModuleType) -> None:
 
 @pytest.mark.rule("L6")
 @pytest.mark.parametrize("wire", WIRES)
-def test_few_adds_are_read_as_each_of_them_and_the_rest_is_kept(wire: ModuleType) -> None:
-    made = [usual(wire, txn=txn, ledger_id=txn % 5, entry_id=txn, size=txn * 10) for txn in range(FEW_ADDS_MAX)]
-    for count in range(1, FEW_ADDS_MAX + 1):
+@pytest.mark.parametrize("ledgers", [1, 5])
+def test_adds_to_several_ledgers_are_read_as_each_of_them_and_the_rest_is_kept(wire: ModuleType, ledgers: int) -> None:
+    """Unless there are more than 12 of one ledger, which are cheaper as columns."""
+    most = ledgers * LONE_ADDS_MAX
+    made = [usual(wire, txn=k, ledger_id=k % ledgers, entry_id=k, size=k * 10) for k in range(most + 2)]
+    for count in range(1, most + 1):
         for rest in (b"", made[0][:3], made[1][:-1]):
-            if count > ONE_LEDGER_MAX and count > 10:  # five ledgers
-                assert few_adds(memoryview(b"".join(made[:count]) + rest), wire.lone_add) is None
-                continue
-            found = few_adds(memoryview(b"".join(made[:count]) + rest), wire.lone_add)
+            found = lone_adds(memoryview(b"".join(made[:count]) + rest), wire.lone_add)
             assert found == ([wire.lone_add(memoryview(each)) for each in made[:count]], len(b"".join(made[:count])))
+    for count in (most + 1, most + 2):
+        assert lone_adds(memoryview(b"".join(made[:count])), wire.lone_add) is None
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_what_is_not_few_adds_is_left(wire: ModuleType) -> None:
-    many = [usual(wire, ledger_id=ledger) for ledger in range(FEW_ADDS_MAX + 1)]
-    one_ledger = [usual(wire, entry_id=entry_id) for entry_id in range(ONE_LEDGER_MAX + 1)]
-    reading = read(3 if wire is v3 else 2, 1, (7, 1))
-    assert few_adds(memoryview(b"".join(many[:-1])), wire.lone_add) is not None
-    assert few_adds(memoryview(b"".join(one_ledger[:-1])), wire.lone_add) is not None
-    left = [many, one_ledger, [many[0], reading], [reading, many[0]], [], [many[0][:-1]], [many[0][:2]]]
-    for each in left:
-        assert few_adds(memoryview(b"".join(each)), wire.lone_add) is None, each
+def test_bytes_that_are_not_adds_only_are_left(wire: ModuleType) -> None:
+    one, reading = usual(wire), read(3 if wire is v3 else 2, 1, (7, 1))
+    for each in ([one, reading], [reading, one], [], [one[:-1]], [one[:2]]):
+        assert lone_adds(memoryview(b"".join(each)), wire.lone_add) is None, each
     too_long = (FRAME_BYTES_MAX + 1).to_bytes(4, "big")
-    assert few_adds(memoryview(too_long + many[0]), wire.lone_add) is None
-    assert few_adds(memoryview(many[0] + too_long), wire.lone_add) == (
-        [wire.lone_add(memoryview(many[0]))],
-        len(many[0]),
-    )
+    assert lone_adds(memoryview(too_long + one), wire.lone_add) is None
+    assert lone_adds(memoryview(one + too_long), wire.lone_add) == ([wire.lone_add(memoryview(one))], len(one))

@@ -15,7 +15,8 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, check_frame, encode_frame, split_frames
 from bk_core.errors import AuthenticationError
 from bk_core.model import DigestType
-from bk_core.wire.bookie_rpc.runs import AddAnswers, ReadAnswers
+from bk_core.wire.bookie_rpc import runs
+from bk_core.wire.bookie_rpc.runs import LONE_ADDS_MAX, AddAnswers, ReadAnswers
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bk_core.wire.proto import bookie_rpc_pb2 as pb
@@ -93,26 +94,32 @@ def test_an_add_is_answered_once_it_is_durable_and_not_before() -> None:
     assert statuses(client.take()) == {0: EOK, 1: EOK}
 
 
-def test_adds_of_many_ledgers_are_a_frame_each_and_keep_their_transactions() -> None:
+@pytest.mark.parametrize("behind", [b"", make.read(3, 1, (9, 0))], ids=["adds", "adds and a read"])
+@pytest.mark.parametrize("most", [5, LONE_ADDS_MAX, LONE_ADDS_MAX + 1])
+def test_many_adds_of_a_ledger_are_one_frame_few_are_a_frame_each_and_all_keep_their_transactions(
+    most: int, behind: bytes
+) -> None:
     bookie, client = story()
     client.ask(add(9, 0))  # the first frame of a connection is taken by itself
-    burst = b"".join(add(ledger, k, txn=100 * ledger + k) for k in range(5) for ledger in (3, 1, 2))
-    answered = [each for item in answers(client.ask(burst), 3) for each in item.rows()]
-    assert sorted((row[3], row[4], row[2]) for row in answered) == [
-        (ledger, k, 100 * ledger + k) for ledger in (1, 2, 3) for k in range(5)
-    ]
-    assert [len(bookie.store.ledgers[ledger].frames) for ledger in (1, 2, 3)] == [1, 1, 1]
+    wanted = [(ledger, k) for k in range(most) for ledger in (3, 1, 2) if ledger == 3 or k < 5]
+    burst = b"".join(add(ledger, k, txn=100 * ledger + k) for ledger, k in wanted)
+    made = [item for item in answers(client.ask(burst + behind), 3) if isinstance(item, AddAnswers)]
+    answered = [(row[3], row[4], row[2]) for item in made for row in item.rows()]
+    assert sorted(answered) == sorted((ledger, k, 100 * ledger + k) for ledger, k in wanted)
+    frames = [len(bookie.store.ledgers[ledger].frames) for ledger in (1, 2, 3)]
+    assert frames == [each if each <= runs.LONE_ADDS_MAX else 1 for each in (5, 5, most)]
+
+
+def bursts(ledgers: int, least: int) -> st.SearchStrategy[list[tuple[int, int, str]]]:
+    """At least this many adds: the ledger, the entry id, and what is wrong with it."""
+    kinds = st.sampled_from(["good"] * 8 + ["id", "short"])
+    one = st.tuples(st.integers(0, ledgers - 1), st.integers(0, 20), kinds)
+    return st.lists(one, min_size=least, max_size=least + 28)
 
 
 @pytest.mark.rule("L5")
 @pytest.mark.parametrize("wire", [2, 3])
-@given(
-    burst=st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 20), st.sampled_from(["good"] * 8 + ["id", "short"])),
-        min_size=2,
-        max_size=30,
-    )
-)
+@given(burst=bursts(ledgers=6, least=2) | bursts(ledgers=2, least=2 * LONE_ADDS_MAX + 1))
 def test_frames_of_a_burst_that_the_machine_does_not_check_would_pass_all_checks(
     wire: int, burst: list[tuple[int, int, str]]
 ) -> None:
@@ -390,7 +397,7 @@ def test_unknown_is_neither_absent_nor_there() -> None:
     client.ask(read(7, 0))
     client.ask(add(7, 0) + add(7, 1))
     client.ask(add(7, 3))
-    for place in bookie.store.ledgers[7].frames[:2]:
+    for place in bookie.store.ledgers[7].frames[:-1]:
         bookie.store.mark_damaged(7, place)
     assert statuses(client.ask(read(7, 0, 1, 2, 3))) == {0: int(Status.EIO), 1: int(Status.EIO), 2: ENOENTRY, 3: EOK}
 
