@@ -185,17 +185,19 @@ class LedgerWriter:
         these errors the entry is not queued.
         """
         queue = self._queue
-        with queue.lock:
-            if type(payload) is bytes and entry_id is None and not self._explicit_ids:
-                size = len(payload)
+        if type(payload) is bytes and entry_id is None and not self._explicit_ids:
+            size = len(payload)
+            with queue.lock:
                 held = queue.held + ENTRY_COST_BYTES + size
                 # the fast path of _put, for an entry that passes all its checks
                 if held <= queue.free_to and size <= ENTRY_BYTES_MAX and self._guard.made_in == fork.generation:
                     queue.held = held
-                    queue.tail.append(payload)
+                    tail = queue.tail
+                    tail.append(payload)
                     if not self._sender.is_scheduled:
                         self._sender.schedule()
-                    return queue.tail_first + len(queue.tail) - 1
+                    return queue.tail_first + len(tail) - 1
+        with queue.lock:
             entry_id = self._put(payload, entry_id)
             self._sender.schedule()
         return entry_id
