@@ -13,8 +13,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an entry is queued outside the lock",
         "bk_core/client/writing/writer.py",
-        "        with queue.lock:\n            if type(payload) is bytes and",
-        "        if True:\n            if type(payload) is bytes and",
+        "            with queue.lock:\n                held = queue.held",
+        "            if True:\n                held = queue.held",
         WRITER,
         "two threads are told one id",
     ),

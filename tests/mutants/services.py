@@ -23,6 +23,22 @@ _MUCH += "_before_the_work_is_done"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        "Apache's wire: adds that come together are not charged to their client",
+        f"{_RPC}/connection.py",
+        "if several is not None and client.pays(RequestKind.ADD, len(several[0])):",
+        "if several is not None:",
+        ("tests/bookie_server/ports/bounds/test_limits.py",),
+        "a client sends more adds than its limit",
+    ),
+    Mutant(
+        "Apache's wire: all adds of a large burst are a frame each",
+        "bk_core/wire/bookie_rpc/connection.py",
+        "        if of_ledger > runs.LONE_ADDS_MAX:",
+        "        if False:",
+        ("tests/wire/bookie_rpc/test_lone_add.py", _RPC_TEST),
+        "a hostile client makes a bookie offer a thousand frames again after each that is refused",
+    ),
+    Mutant(
         "Apache's wire: an add is acked with the frame before it",
         f"{_RPC}/adds.py",
         "            elif session.acked < frames:",
