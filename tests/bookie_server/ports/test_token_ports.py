@@ -31,6 +31,7 @@ from bk_core.errors import (
     TransportError,
 )
 from bk_core.model import BOOKIE_RPC, DIRECT, GRPC, Endpoint
+from bk_core.protocol.delivery import LaneState
 from bk_core.transport.lanes import LANES
 from bk_core.transport.port import RefusedError
 from bk_core.wire.bookie_rpc.status import Status
@@ -301,7 +302,8 @@ async def test_who_is_refused_everywhere_hears_why_of_each_call_and_nothing_was_
             world.token(age_s=9000)
             the_token_ends(monkeypatch)
             await eventually(lambda: not world.principals())
-            await asyncio.sleep(0.2)  # until the client knows
+            lanes = writer._machine.delivery.lanes
+            await eventually(lambda: all(lane.state is LaneState.IDLE for lane in lanes))  # the client knows
             calls: dict[str, Callable[[], Awaitable[object]]] = {
                 "append": lambda: writer.append(b"second"),
                 "append again": lambda: writer.append(b"third"),
