@@ -51,9 +51,13 @@ class Typed:
         reader = self.spark.read.format("inmemory").options(rows=self.rows, size=1, path=str(self.path))
         return (reader.schema(self.schema(columns)) if columns else reader).load()
 
-    def drop_memory(self, columns: tuple[str, ...]) -> None:
+    def drop_memory(self, columns: tuple[str, ...] = ()) -> None:
         """Make the rows of that source, and forget them."""
         drop_rows(self.memory(columns))
+
+    def drop_written(self) -> None:
+        """Write the rows to a sink that drops them."""
+        self.frame.write.format("inmemory").mode("append").save()
 
     def schema(self, columns: tuple[str, ...]) -> Any:
         """Return the schema of these columns, in this order."""
@@ -158,7 +162,8 @@ class KafkaRows:
 
 
 def kafka_typed_figures(world: World) -> list[Figure]:
-    """Compare each job with both forms, in turns."""
+    """Compare each job with both forms, in turns, and the same job in memory with Avro. The latter is about the most
+    that a Python data source can reach."""
     import pyspark
 
     spark = session(world.folder, spark__driver__extraClassPath=kafka_classpath())
@@ -170,16 +175,37 @@ def kafka_typed_figures(world: World) -> list[Figure]:
         topics = Topics(spark, world.kafka, PARTITIONS)
         peers = {form: jobs_of(KafkaRows(typed, topics, form)) for form in FORMATS}
         ours = jobs_of(typed)
+        memory: dict[str, Job] = {
+            "write": typed.drop_written,
+            "read": typed.drop_memory,
+            "read_3_columns": partial(typed.drop_memory, THREE),
+        }
         note = (
             f"local[2], pyspark {pyspark.__version__} on both sides, warm, {typed.rows:,} rows of the 20 columns of "
             "the flights, codec=arrow; three copies, synced"
         )
-        return [figure for name in ours for figure in _beside(name, typed, ours[name], peers, note)]
+        avro = {"avro": peers["avro"]}
+        return [
+            figure
+            for name in ours
+            for figure in (
+                *_beside(name, typed, ours[name], peers, note, wanted=OF_KAFKA[name]),
+                *_beside(name, typed, memory[name], avro, f"{note}; in our place memory", prefix="ceiling_"),
+            )
+        ]
     finally:
         spark.stop()
 
 
-def _beside(name: str, typed: Typed, ours: Job, peers: dict[str, dict[str, Job]], note: str) -> list[Figure]:
+def _beside(
+    name: str,
+    typed: Typed,
+    ours: Job,
+    peers: dict[str, dict[str, Job]],
+    note: str,
+    prefix: str = "",
+    wanted: float | None = None,
+) -> list[Figure]:
     world, found = typed.world, []
     for form, jobs in peers.items():
         values, others = side_by_side(
@@ -188,7 +214,7 @@ def _beside(name: str, typed: Typed, ours: Job, peers: dict[str, dict[str, Job]]
         its = f"spark-sql-kafka with Spark's {form.upper()} functions, one broker, one copy, no sync, tuned consumer"
         beside: dict[str, Any] = {"lane": world.lane, "peer": f"kafka {form}", "note": note, "peer_note": its}
         found.append(
-            Figure(f"spark_typed_{name}", UNIT, values, peer_values=others, wanted_ratio=OF_KAFKA[name], **beside)
+            Figure(f"spark_{prefix}typed_{name}", UNIT, values, peer_values=others, wanted_ratio=wanted, **beside)
         )
     return found
 
