@@ -46,8 +46,9 @@ class LedgerWriter(BlockHandle[client.LedgerWriter]):
 
     def __init__(self, inner: client.LedgerWriter, thread: LoopThread) -> None:
         super().__init__(inner, thread)
-        # a call in between would cost a tenth of an append
-        self.append_nowait = inner.append_nowait  # type: ignore[method-assign]
+        # type: ignore, because mypy takes every assignment to a method for a mistake. A call in between costs a tenth of
+        # an append, and the method below stays for its documentation and types.
+        self.append_nowait = inner.append_nowait  # type: ignore[method-assign]  # see above
 
     @property
     def ledger_id(self) -> LedgerId:
