@@ -33,7 +33,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "Apache's wire: all adds of a large burst are a frame each",
         "bk_core/wire/bookie_rpc/connection.py",
-        "        if of_ledger > runs.LONE_ADDS_MAX:",
+        "        if of_ledger > LONE_ADDS_MAX:",
         "        if False:",
         ("tests/wire/bookie_rpc/test_lone_add.py", _RPC_TEST),
         "a hostile client makes a bookie offer a thousand frames again after each that is refused",

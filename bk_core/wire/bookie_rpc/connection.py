@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bk_core.errors import RemoteProtocolError
-from bk_core.wire.bookie_rpc import runs, v2, v3
+from bk_core.wire.bookie_rpc import v2, v3
 from bk_core.wire.bookie_rpc.frames import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, Frames, frames
 from bk_core.wire.bookie_rpc.layouts import MessageReader
 from bk_core.wire.bookie_rpc.runs import (
     ADD,
     ANSWER_ROWS,
     KIND,
+    LONE_ADDS_MAX,
     READ,
     REQUEST_ROWS,
     AddAnswers,
@@ -128,7 +129,7 @@ def lone_adds(
         if add is None:
             return None
         counts[add[1]] = of_ledger = counts.get(add[1], 0) + 1
-        if of_ledger > runs.LONE_ADDS_MAX:
+        if of_ledger > LONE_ADDS_MAX:
             return None
         adds.append(add)
         at = end

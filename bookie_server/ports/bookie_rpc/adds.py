@@ -7,8 +7,8 @@ reason, and the next add attaches a new session. There is one exception: if othe
 frame, only the adds of these ids are refused, and all others are offered again, because to a Java client each add is
 independent.
 
-Adds are columns from the burst to their answers, without Python code for each entry. Only if a burst has few adds of a
-ledger, they are handled one by one, each in a frame of its own: numpy's fixed cost for one frame would be higher.
+Adds are columns from the burst to their answers, without Python code for each entry. If a burst has few adds of a
+ledger, they are handled one by one, each in a frame of its own, because numpy's fixed cost for one frame is higher.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ import numpy as np
 from bk_core.entries.apache_frame import encode_apache_one
 from bk_core.entries.frame import FRAME_HEADER_BYTES, FrameHeader, columns_of, parse_header
 from bk_core.model import LEDGER_ID_MAX, LEDGER_KEY_BYTES, LedgerId
-from bk_core.wire.bookie_rpc import runs
 from bk_core.wire.bookie_rpc.bodies import Bodies
 from bk_core.wire.bookie_rpc.columns import U64
 from bk_core.wire.bookie_rpc.frames import I64
-from bk_core.wire.bookie_rpc.runs import AddRun, LoneAdd
+from bk_core.wire.bookie_rpc.runs import LONE_ADDS_MAX, AddRun, LoneAdd
 from bk_core.wire.bookie_rpc.status import Status, refused_add
 from bk_core.wire.lane.reasons import AttachMode, Reason
 from bookie_server.machine import events
@@ -132,7 +131,7 @@ class ServedAdds:
         """Offer the adds of several sessions. The adds of a session that has few are offered one by one."""
         bodies, rows = run.bodies(), run.rows()
         for at in groups:
-            if at.size <= runs.LONE_ADDS_MAX:
+            if at.size <= LONE_ADDS_MAX:
                 message += self._lone((run.add_of(rows[k]) for k in at.tolist()), wire)
                 continue
             _, ledger_id, _, recovery, key, _ = run.add_of(rows[at[0]])

@@ -98,14 +98,14 @@ class ServedConnection:
         client = self.client
         if client.rights is None:
             return len(received) if self.closing else 0
-        if not self._is_fresh and client.auth.done and not self.closing:
+        if not self._is_fresh and client.auth.done and not self.closing and client.may_add:
             wire = v3 if self._reader.version == 3 else v2
-            lone = wire.lone_add(received) if client.may_add else None
+            lone = wire.lone_add(received)
             # a client that waits for each add sends one at a time; then each step costs a microsecond of its wait
             if lone is not None and client.pays(RequestKind.ADD, 1):
                 self._adds.take_one(lone, wire)
                 return len(received)
-            several = lone_adds(received, wire.lone_add) if lone is None and client.may_add else None
+            several = lone_adds(received, wire.lone_add) if lone is None else None
             if several is not None and client.pays(RequestKind.ADD, len(several[0])):
                 self._adds.take_lone(several[0], wire)
                 return several[1]

@@ -104,7 +104,7 @@ def test_adds_to_several_ledgers_are_read_as_each_of_them_and_the_rest_is_kept(w
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_bytes_that_are_not_adds_only_are_left(wire: ModuleType) -> None:
+def test_bytes_with_anything_but_adds_are_left(wire: ModuleType) -> None:
     one, reading = usual(wire), read(3 if wire is v3 else 2, 1, (7, 1))
     for each in ([one, reading], [reading, one], [], [one[:-1]], [one[:2]]):
         assert lone_adds(memoryview(b"".join(each)), wire.lone_add) is None, each

@@ -15,7 +15,7 @@ from bk_core.entries.digest import Digester
 from bk_core.entries.frame import FrameKind, check_frame, encode_frame, split_frames
 from bk_core.errors import AuthenticationError
 from bk_core.model import DigestType
-from bk_core.wire.bookie_rpc import runs
+from bk_core.wire.bookie_rpc import connection as reader_module
 from bk_core.wire.bookie_rpc.runs import LONE_ADDS_MAX, AddAnswers, ReadAnswers
 from bk_core.wire.bookie_rpc.status import Status
 from bk_core.wire.lane.reasons import AttachMode, Reason
@@ -33,6 +33,14 @@ from tests.kit.memory_holdings import stored
 from tests.kit.rpc_bookie import RpcBookie, RpcClient, answers
 
 EOK, EBADREQ, ENOENTRY, ENOLEDGER = 0, int(Status.EBADREQ), int(Status.ENOENTRY), int(Status.ENOLEDGER)
+
+
+@pytest.fixture(autouse=True, params=["one by one", "columns"])
+def how_adds_are_handled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run every test with adds one by one where that is cheaper, and with adds always as columns."""
+    if request.param == "columns":
+        monkeypatch.setattr(adds_module, "LONE_ADDS_MAX", 0)
+        monkeypatch.setattr(reader_module, "LONE_ADDS_MAX", 0)
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes = b"x", lac: int = -1) -> bytes:
@@ -107,7 +115,7 @@ def test_many_adds_of_a_ledger_are_one_frame_few_are_a_frame_each_and_all_keep_t
     answered = [(row[3], row[4], row[2]) for item in made for row in item.rows()]
     assert sorted(answered) == sorted((ledger, k, 100 * ledger + k) for ledger, k in wanted)
     frames = [len(bookie.store.ledgers[ledger].frames) for ledger in (1, 2, 3)]
-    assert frames == [each if each <= runs.LONE_ADDS_MAX else 1 for each in (5, 5, most)]
+    assert frames == [each if each <= adds_module.LONE_ADDS_MAX else 1 for each in (5, 5, most)]
 
 
 def bursts(ledgers: int, least: int) -> st.SearchStrategy[list[tuple[int, int, str]]]:
