@@ -137,7 +137,7 @@ def many_ledgers(world: World) -> Callable[[], Run]:
             await writers.pop().abandon()
 
     writers = world.bookkeeper.begin(create).result()
-    world.during.callback(gc.collect)  # a second and a half, which the next measurement must not pay
+    world.during.callback(gc.collect)  # takes 1.5 s, which the next measurement must not pay
     world.during.callback(lambda: world.bookkeeper.begin(abandon).result())
     gc.collect()
     gc.freeze()

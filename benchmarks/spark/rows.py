@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
-from benchmarks.spark.session import drop_rows, drop_stream, session
+from benchmarks.spark.session import drop_rows, drop_stream, drop_written, session
 from benchmarks.spark.spent import Spent, measured
 from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath
 from benchmarks.spark.world import World, new_log
@@ -144,7 +144,7 @@ class Job:
     # --- Spark's own limits ---
 
     def drop_written(self, rows: Any) -> float:
-        return self.rate(lambda: rows.write.format("inmemory").mode("append").save())
+        return self.rate(lambda: drop_written(rows))
 
     def make(self, schema: str | None = None) -> float:
         reader = self.spark.read.format("inmemory").options(rows=self.rows_read, size=self.size)

@@ -42,6 +42,11 @@ def drop_rows(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def drop_written(frame: Any) -> None:
+    """Write every row of a batch DataFrame to the sink in memory, which drops it."""
+    frame.write.format("inmemory").mode("append").save()
+
+
 def drop_stream(frame: Any, folder: Path) -> None:
     """Make every row that a stream has now, and forget it. Wait until the query has ended. Raises the error that ended
     it."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from benchmarks.flights import THREE, flights
 from benchmarks.report.figures import Figure, elapsed, side_by_side
 from benchmarks.spark.in_memory import InMemory
-from benchmarks.spark.session import drop_rows, session
+from benchmarks.spark.session import drop_rows, drop_written, session
 from benchmarks.spark.topics import TUNED_CONSUMER, Topics, kafka_classpath
 from benchmarks.spark.world import World, new_log
 
@@ -51,14 +51,6 @@ class Typed:
         reader = self.spark.read.format("inmemory").options(rows=self.rows, size=1, path=str(self.path))
         return (reader.schema(self.schema(columns)) if columns else reader).load()
 
-    def drop_memory(self, columns: tuple[str, ...] = ()) -> None:
-        """Make the rows of that source, and forget them."""
-        drop_rows(self.memory(columns))
-
-    def drop_written(self) -> None:
-        """Write the rows to a sink that drops them."""
-        self.frame.write.format("inmemory").mode("append").save()
-
     def schema(self, columns: tuple[str, ...]) -> Any:
         """Return the schema of these columns, in this order."""
         from pyspark.sql.types import StructType
@@ -86,6 +78,15 @@ def jobs_of(rows: Typed | KafkaRows) -> dict[str, Job]:
     }
 
 
+def jobs_in_memory(typed: Typed) -> dict[str, Job]:
+    """Return the same jobs with a sink and a source in memory."""
+    return {
+        "write": lambda: drop_written(typed.frame),
+        "read": lambda: drop_rows(typed.memory()),
+        "read_3_columns": lambda: drop_rows(typed.memory(THREE)),
+    }
+
+
 def typed_figures(world: World) -> list[Figure]:
     """Compare reads with a source of the same columns in memory, on the newest pyspark."""
     spark = session(world.folder)
@@ -95,18 +96,18 @@ def typed_figures(world: World) -> list[Figure]:
         typed.write(typed.log)
         _check_same(typed.read(), typed.frame)
         note = f"local[2], warm, {typed.rows:,} rows of the 20 columns of the flights, codec=arrow"
-        jobs, memory = jobs_of(typed), {"read": (), "read_3_columns": THREE}
+        jobs, memory = jobs_of(typed), jobs_in_memory(typed)
         return [
             Figure(
                 f"spark_typed_{name}", UNIT, ours, lane=world.lane, wanted_ratio=OF_MEMORY, peer="memory",
                 peer_values=theirs, note=note, peer_note="a source that maps the same columns from a file of Arrow",
             )
-            for name, columns in memory.items()
+            for name in ("read", "read_3_columns")
             for ours, theirs in [
                 side_by_side(
                     world.runs,
                     partial(typed.rate, jobs[name]),
-                    partial(typed.rate, partial(typed.drop_memory, columns)),
+                    partial(typed.rate, memory[name]),
                     warm_up=WARM_UP[name],
                 )
             ]
@@ -174,12 +175,7 @@ def kafka_typed_figures(world: World) -> list[Figure]:
         _check_same(typed.read(), typed.frame)
         topics = Topics(spark, world.kafka, PARTITIONS)
         peers = {form: jobs_of(KafkaRows(typed, topics, form)) for form in FORMATS}
-        ours = jobs_of(typed)
-        memory: dict[str, Job] = {
-            "write": typed.drop_written,
-            "read": typed.drop_memory,
-            "read_3_columns": partial(typed.drop_memory, THREE),
-        }
+        ours, memory = jobs_of(typed), jobs_in_memory(typed)
         note = (
             f"local[2], pyspark {pyspark.__version__} on both sides, warm, {typed.rows:,} rows of the 20 columns of "
             "the flights, codec=arrow; three copies, synced"
