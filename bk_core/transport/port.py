@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, Outcome, TransportError
@@ -82,11 +82,16 @@ class BookieInfo:
     damaged_ledgers: int = 0
 
 
+ReadListener: TypeAlias = Callable[[memoryview | None, ReadTrailer | BookKeeperError | None], None]
+"""The listener of a :class:`ToldRead`. Its arguments are the frames of a part of the answer, or None, and the trailer
+or error with which the answer ends, or None if more will come."""
+
+
 class ToldRead:
     """A read that can pass its answers to a listener as they come. This costs less than iteration."""
 
-    def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
-        """Pass all answers to ``listener``, which must not raise. The last answer is a trailer or an error."""
+    def tell(self, listener: ReadListener) -> None:
+        """Pass all parts of the answer to ``listener``, which must not raise."""
         raise NotImplementedError
 
     def cancel(self) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bk_core.access.roles import Right
 from bk_core.errors import BookKeeperError, TransportError
 from bk_core.model import BookieId, BookieServiceInfo, EntryId, LedgerId
-from bk_core.transport.port import AddListener, BookieInfo, NewSession, ReadPart, RefusedError, ToldRead
+from bk_core.transport.port import AddListener, BookieInfo, NewSession, ReadListener, ReadPart, RefusedError, ToldRead
 from bk_core.wire.lane.evidence import LacEvidence, ReadTrailer
 from bk_core.wire.lane.reasons import Cut, Reason
 from bookie_server.machine import events as ev
@@ -85,19 +85,22 @@ class Told(ToldRead):
 
     def __init__(self, answers: AsyncIterator[ReadPart | ReadTrailer]) -> None:
         self._answers = answers
-        self.listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None] | None = None
+        self.listener: ReadListener | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+    def tell(self, listener: ReadListener) -> None:
         self.listener = listener
         self._task = asyncio.get_running_loop().create_task(self._tell(listener))
 
-    async def _tell(self, listener: Callable[[ReadPart | ReadTrailer | BookKeeperError], None]) -> None:
+    async def _tell(self, listener: ReadListener) -> None:
         try:
             async for answer in self._answers:
-                listener(answer)
+                if isinstance(answer, ReadPart):
+                    listener(answer.frames, None)
+                else:
+                    listener(None, answer)
         except BookKeeperError as error:
-            listener(error)
+            listener(None, error)
 
     def cancel(self) -> None:
         if self._task is not None:

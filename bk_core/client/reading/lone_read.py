@@ -17,11 +17,12 @@ from bk_core.client.reading.ranges import Quarantine, began_to_come
 from bk_core.client.running.metrics import Observer
 from bk_core.entries.batch import EntryBatch
 from bk_core.entries.digest import Digester
+from bk_core.entries.lone_frames import lone_entry
 from bk_core.entries.verified import verified_batches
 from bk_core.errors import BookKeeperError, IntegrityError
 from bk_core.model import BookieId, EntryId, LedgerMetadata
 from bk_core.observe.traces import spans
-from bk_core.transport.port import ReadPart, ToldRead, Transport
+from bk_core.transport.port import ToldRead, Transport
 from bk_core.wire.lane.evidence import ReadTrailer
 
 RUN_IDS = 1024
@@ -105,11 +106,11 @@ class LoneRead:
         read.tell(self._told)
         return True
 
-    def _told(self, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
-        if isinstance(answer, ReadPart):
-            self._parts.append(answer.frames)
-        elif not self._is_over:
-            self._end = answer
+    def _told(self, frames: memoryview | None, end: ReadTrailer | BookKeeperError | None) -> None:
+        if frames is not None:
+            self._parts.append(frames)
+        if end is not None and not self._is_over:
+            self._end = end
             self._finish()
 
     def _finish(self) -> None:
@@ -119,28 +120,28 @@ class LoneRead:
 
     def _verified(self) -> EntryBatch | None:
         """Return the entry of the answer, or None if the answer is not exactly this entry."""
-        end, error = self._end, None
-        batches: list[EntryBatch] = []
+        end, error, batch = self._end, None, None
         if isinstance(end, BookKeeperError):
             error = end
         elif end is not None and self._is_whole(end):
             try:
-                always = self._digester.digest_type.needs_key
-                batches = verified_batches(self._parts[0], self._digester, always=always)
+                batch = lone_entry(self._parts[0], self._digester) or self._of_frames(self._parts[0])
             except IntegrityError as found:
                 error = found
         if error is not None:
             self._slow.note([self._bookie], self._config.quarantine_ms / 1000)
-        if len(batches) != 1:
-            return None
-        (batch,) = batches
-        if len(batch) != 1 or batch.first_entry_id != self._entry_id:
+        if batch is None or batch.first_entry_id != self._entry_id:
             return None
         took_s = monotonic() - self._began
         began_to_come(self._observer, self._digester.ledger_id, self._entry_id, self._entry_id, took_s)
         self._observer.counts.read_entries += 1
         self._observer.counts.read_bytes += batch.payload.nbytes
         return batch if batch.ids is None else EntryBatch.merge_by_id([batch])  # a cut of a striped frame lists its id
+
+    def _of_frames(self, frames: memoryview) -> EntryBatch | None:
+        """Return the entry in any frames, or None if they do not have exactly one. Raises IntegrityError."""
+        batches = verified_batches(frames, self._digester, always=self._digester.digest_type.needs_key)
+        return batches[0] if len(batches) == 1 and len(batches[0]) == 1 else None
 
     def _is_whole(self, end: ReadTrailer) -> bool:
         parts, entry_id = self._parts, self._entry_id

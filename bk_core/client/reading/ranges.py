@@ -379,9 +379,18 @@ class _Requests:
         read.tell(partial(self._told, effect, ahead))
         return read
 
-    def _told(self, effect: SendRead, ahead: _Ahead | None, answer: ReadPart | ReadTrailer | BookKeeperError) -> None:
+    def _told(
+        self,
+        effect: SendRead,
+        ahead: _Ahead | None,
+        frames: memoryview | None,
+        end: ReadTrailer | BookKeeperError | None,
+    ) -> None:
         try:
-            self._heard(effect, ahead, _event_of(effect, answer, self.refused))
+            if frames is not None:
+                self._heard(effect, ahead, _event_of(effect, ReadPart(frames), self.refused))
+            if end is not None:
+                self._heard(effect, ahead, _event_of(effect, end, self.refused))
         except Exception as error:  # a bug, as in `_take`; the connection did not fail
             self._failed(effect, ahead, error)
 

@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -38,7 +38,7 @@ from bk_core.transport.lane.messages import (
     reason_of,
     trailer_from_proto,
 )
-from bk_core.transport.port import AddListener, NewSession, ReadPart, RefusedError, ToldRead
+from bk_core.transport.port import AddListener, NewSession, ReadListener, ReadPart, RefusedError, ToldRead
 from bk_core.transport.wallet import Permits
 from bk_core.wire.lane.evidence import ReadTrailer
 from bk_core.wire.lane.reasons import FRAME_BYTES_MAX, NAMED_MAX, AttachMode, Buffer, Cut, LaneMessage, Reason
@@ -294,9 +294,6 @@ class AddStream(LaneStream):
             listener.on_broken(session, str(error))
 
 
-Answered: TypeAlias = ReadPart | ReadTrailer | BookKeeperError
-
-
 class ReadCall(ToldRead):
     """A read in progress. Its answers, at most ``bytes_max`` and one frame, wait for the caller that iterates, or are
     passed to the listener of :meth:`tell`. ``due`` is the loop's time at which the awaited answer is too late."""
@@ -305,12 +302,12 @@ class ReadCall(ToldRead):
         self._stream, self._number, self.deadline_s = stream, number, deadline_s
         self.room = bytes_max + FRAME_BYTES_MAX  # the last frame may exceed the limit
         self.due = math.inf
-        self.answers: deque[Answered] = deque()
+        self.answers: deque[ReadPart | ReadTrailer | BookKeeperError] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._tell: Callable[[Answered], None] | None = None
+        self._tell: ReadListener | None = None
         self._ended = False
 
-    def tell(self, listener: Callable[[Answered], None]) -> None:
+    def tell(self, listener: ReadListener) -> None:
         self._tell = listener
         self._stream.wait(self, self.deadline_s)
 
@@ -319,12 +316,15 @@ class ReadCall(ToldRead):
         if self._tell is not None:
             self.due = asyncio.get_running_loop().time() + self.deadline_s
 
-    def put(self, answer: Answered) -> None:
-        """Pass on an answer that came."""
+    def put(self, frames: memoryview | None, end: ReadTrailer | BookKeeperError | None) -> None:
+        """Pass on the frames that came, and the end of the answer, if they came."""
         if self._tell is not None:
-            self._tell(answer)
+            self._tell(frames, end)
             return
-        self.answers.append(answer)
+        if frames is not None:
+            self.answers.append(ReadPart(frames))
+        if end is not None:
+            self.answers.append(end)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -376,6 +376,7 @@ class ReadStream(LaneStream):
         self._plain = lane_pb2.ReadRequest()  # is filled again for each of those, which costs less than making one
         self._cancelled: list[int] = []
         self._look_again: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf  # the loop's time of that timer
         self.permits: Permits | None = None
 
     def read(
@@ -431,7 +432,7 @@ class ReadStream(LaneStream):
         """Fail a read that gets no grant."""
         waits = self._calls.pop(request, None)
         if waits is not None:
-            waits.put(error)
+            waits.put(None, error)
 
     def cancel(self, number: int) -> None:
         if self._calls.pop(number, None):
@@ -442,26 +443,26 @@ class ReadStream(LaneStream):
         """Note the time at which this call's next answer is too late. All calls share one timer, because most are
         answered in time."""
         if deadline_s < math.inf:
-            loop = asyncio.get_running_loop()
-            call.due = loop.time() + deadline_s
-            if self._look_again is None or self._look_again.when() > call.due:
-                self._look_at(call.due)
+            call.due = due = asyncio.get_running_loop().time() + deadline_s
+            if due < self._looks_at:
+                self._look_at(due)
 
     def _look_at(self, due: float) -> None:
         if self._look_again is not None:
             self._look_again.cancel()
+        self._looks_at = due
         self._look_again = asyncio.get_running_loop().call_at(due, self._look_for_late) if due < math.inf else None
 
     def _look_for_late(self) -> None:
         now = asyncio.get_running_loop().time()
         for number, call in [(number, call) for number, call in self._calls.items() if call.due <= now]:
             self.cancel(number)
-            call.put(too_late(self.bookie_id, call.deadline_s))
+            call.put(None, too_late(self.bookie_id, call.deadline_s))
         self._look_at(min((call.due for call in self._calls.values()), default=math.inf))
 
     def take(self, answer: lane_pb2.ReadResponse, frames: memoryview | None) -> None:
         frames = frames or (memoryview(answer.frames) if answer.frames else None)
-        number, ends = answer.id, answer.HasField("trailer")
+        number = answer.id
         call = self._calls.get(number)
         if call is None:
             return
@@ -469,15 +470,15 @@ class ReadStream(LaneStream):
             call.room -= len(frames)
             if call.room < 0:
                 raise RemoteProtocolError("a bookie answers more than was asked for", value=f"bookie {self.bookie_id}")
-            if not ends:
-                call.put_off()
-            call.put(ReadPart(frames))
-        if ends:
+        if answer.HasField("trailer"):
             del self._calls[number]
             trailer = answer.trailer
             if trailer.reason == lane_pb2.GRANT_NEEDED:
                 self.distrusted()
-            call.put(_ending(trailer))
+            call.put(frames, _ending(trailer))
+        elif frames:
+            call.put_off()
+            call.put(frames, None)
 
     def next_request(self) -> LaneMessage | None:
         if not (self._requests or self._cancelled):
@@ -497,7 +498,7 @@ class ReadStream(LaneStream):
         calls, self._calls = self._calls, {}
         self._look_at(math.inf)
         for call in calls.values():
-            call.put(error)
+            call.put(None, error)
 
 
 class ControlStream(LaneStream):
