@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes the frames of single entries of many ledgers together, and decodes the frame of a single entry;
-docs/formats.md §1 defines frames."""
+"""Encodes and decodes frames of one entry with a CRC32C, which have a fixed layout; docs/formats.md §1 defines
+frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import add
 
 import numpy as np
 
-from bk_core.entries.batch import I64, EntryBatch, check_entry_sizes
+from bk_core.entries.batch import I64, Bytes, EntryBatch, check_entry_sizes
 from bk_core.entries.digest import ENTRY_HEADER, Digester, crc32c
 from bk_core.entries.frame import CHECKED_BYTES, CRCS_AND_TAG, FRAME_MAGIC, FRAME_VERSION, I64_MAX, FrameKind
 from bk_core.model import DigestType
@@ -30,9 +30,13 @@ LONE_FRAME_BYTES = _LONE.itemsize
 """The number of bytes of such a frame in addition to its payload."""
 
 _TAGGED = CHECKED_BYTES + CRCS_AND_TAG.size
-_COLUMNS_BYTES = LONE_FRAME_BYTES - _TAGGED
 _HEAD = struct.Struct("<8s4q6II4s")
 """The same bytes. The first field has everything before the ledger."""
+
+_CHECKED = struct.Struct("<8s4q3I")
+"""The first of these bytes, up to the CRCs."""
+
+_COLUMNS = struct.Struct("<I4s")
 
 _BEGIN = struct.pack("<HBBHBB", FRAME_MAGIC, FRAME_VERSION, FrameKind.ENTRIES, 0, DigestType.CRC32C, 0)
 
@@ -51,7 +55,7 @@ def encode_lone_entries(
     of_entry_heads = map(crc32c, entry_heads.view("V32").ravel().tolist())
     heads = np.zeros(count, _LONE)
     heads["magic"], heads["version"], heads["kind"] = FRAME_MAGIC, FRAME_VERSION, FrameKind.ENTRIES
-    heads["digest_type"], heads["count"], heads["columns_bytes"] = int(DigestType.CRC32C), 1, _COLUMNS_BYTES
+    heads["digest_type"], heads["count"], heads["columns_bytes"] = int(DigestType.CRC32C), 1, _COLUMNS.size
     heads["ledger"], heads["first"], heads["lac"], heads["before"] = ledgers, ids, lacs, lengths_before
     heads["payload_bytes"] = heads["length"] = sizes
     heads["digest"] = np.fromiter(map(crc32c, payloads, of_entry_heads), np.uint32, count)
@@ -61,6 +65,15 @@ def encode_lone_entries(
     of_heads = map(crc32c, checked.view(f"V{checked.shape[1]}").ravel().tolist())
     heads["header_crc"] = np.fromiter(of_heads, np.uint32, count)
     return [*map(add, heads.view(f"V{LONE_FRAME_BYTES}").tolist(), payloads)]
+
+
+def lone_frame(payload: Bytes, digest: bytes, *, ledger_id: int, entry_id: int, lac: int, length_before: int) -> bytes:
+    """Return the frame of one entry, with tag 0. ``digest`` is the entry's CRC32C, which the caller has checked."""
+    size = len(payload)
+    checked = _CHECKED.pack(_BEGIN, ledger_id, entry_id, lac, length_before, 1, _COLUMNS.size, size)
+    columns = _COLUMNS.pack(size, digest)
+    crcs = CRCS_AND_TAG.pack(crc32c(columns, crc32c(checked)), crc32c(payload), 0)
+    return b"".join((checked, crcs, columns, payload))
 
 
 def lone_entry(frame: memoryview, digester: Digester) -> EntryBatch | None:
@@ -78,7 +91,7 @@ def lone_entry(frame: memoryview, digester: Digester) -> EntryBatch | None:
     payload = frame[LONE_FRAME_BYTES:].toreadonly()
     if (
         begin != _BEGIN
-        or (ledger_id, count, columns, length) != (digester.ledger_id, 1, _COLUMNS_BYTES, size)
+        or (ledger_id, count, columns, length) != (digester.ledger_id, 1, _COLUMNS.size, size)
         or not size == len(payload) <= FRAME_BYTES_MAX - LONE_FRAME_BYTES
         or not (0 <= entry_id < I64_MAX and lac >= -1 and 0 <= before <= I64_MAX - size)
         or crc32c(frame[_TAGGED:LONE_FRAME_BYTES], crc32c(frame[:CHECKED_BYTES])) != header_crc

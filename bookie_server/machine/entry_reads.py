@@ -47,8 +47,7 @@ class EntryReads:
         stream, asked, ledger_ids, entry_ids = event
         if not (requests.has_room() and self._reads.may_pass()):
             return list(range(len(asked)))
-        left, numbers, found = list[int](), list[int](), list[EntryId]()
-        frames, sizes, fenced, lacs = list[Frame](), list[int](), list[bool](), list[EntryId]()
+        left, rows = list[int](), list[tuple[int, EntryId, Frame, bool, EntryId]]()
         weight, size = turns.room_for(stream)
         known: LedgerId = -1
         is_fenced, lac = False, -1  # of the ledger ``known``
@@ -65,13 +64,10 @@ class EntryReads:
                 known, (is_fenced, lac) = ledger_id, core.fence_and_lac(ledger_id)
             taken = len(frame)
             weight, size = weight - turns.weight_of(taken), size - taken
-            numbers.append(number)
-            found.append(entry_id)
-            frames.append(frame)
-            sizes.append(taken)
-            fenced.append(is_fenced)
-            lacs.append(lac)
-        if numbers:
+            rows.append((number, entry_id, frame, is_fenced, lac))
+        if rows:
+            numbers, found, frames, fenced, lacs = map(list, zip(*rows, strict=True))
+            sizes = [*map(len, frames)]
             turns.take_entries(stream, sizes)
             core.counts.read_parts += len(sizes)
             core.counts.read_bytes += sum(sizes)

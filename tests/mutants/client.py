@@ -16,8 +16,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lone read takes whatever entry comes",
         "bk_core/client/reading/lone_read.py",
-        "        if len(batch) != 1 or batch.first_entry_id != self._entry_id:\n",
-        "        if len(batch) != 1:\n",
+        "        if batch is None or batch.first_entry_id != self._entry_id:\n",
+        "        if batch is None:\n",
         (LONE + "an_entry_that_was_not_asked_for_is_not_given",),
         "a reader gets another entry than it asked for",
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants of the checks of reads that a bookie answers in one step."""
+"""Mutants of the checks of reads of single entries."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a part of an answer gives the bookie no time for the next one",
         "bk_core/transport/lane/streams.py",
-        "            if not ends:\n                call.put_off()\n",
+        "            call.put_off()\n",
         "",
         ("tests/transport/lane/test_streams.py::test_each_read_has_its_own_deadline_which_each_part_puts_off",),
         "a long answer that comes steadily is given up",
@@ -226,5 +226,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "batch.lac, size)",
         ("tests/entries/test_digest.py::test_one_entry_is_verified_as_many_are",),
         "a client refuses entries that are right, and believes a wrong length of the ledger",
+    ),
+    Mutant(
+        "a lone entry is taken although its digest is wrong",
+        "bk_core/entries/lone_frames.py",
+        " != digest\n    ):",
+        " == b''\n    ):",
+        ("tests/entries/test_lone_frames.py::test_an_entry_of_another_ledger_or_with_a_wrong_digest_is_refused",),
+        "a reader gets a damaged entry",
     ),
 )

@@ -80,11 +80,11 @@ BURST_ADDS = {(3, 1): 123, (2, 1): 110, (2, 8): 65}
 """The cost of an add of 100 bytes to a bookie, in calls, if adds of six ledgers come together, by the version and the
 number of adds of each ledger."""
 
-SINGLE_READS = {1: 193, READS: 83}
+SINGLE_READS = {1: 187, READS: 78}
 """The cost of a read of one entry of 1 KB to a bookie that has it in memory, in calls, by the number of reads that the
 client sends at once."""
 
-CLIENT_READ = 119
+CLIENT_READ = 102
 """The cost of a read of one entry of 1 KB to the client, in calls, if it reads sixteen entries at the same time."""
 
 MANY_LEDGERS = {False: 149, True: 29}

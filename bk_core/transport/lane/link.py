@@ -51,7 +51,8 @@ class LaneLink:
         wallet = caller.wallet
         self._permits = Permits(wallet, self._ask_grant) if wallet is not None else None
         self._streams: dict[type[LaneStream], LaneStream] = {}
-        self._adds: AddStream | None = None  # the add stream, kept here because each frame needs it
+        self._adds: AddStream | None = None  # these two are kept here because each frame and each read needs them
+        self._reads: ReadStream | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self.broken: TransportError | None = None
@@ -114,7 +115,10 @@ class LaneLink:
         deadline_s: float,
     ) -> ReadCall:
         """Read entries, as in the port. ``deadline_s`` limits the wait for each part of the answer."""
-        return self._stream(ReadStream).read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
+        stream = self._reads
+        if stream is None or stream.broken:
+            stream = self._reads = self._stream(ReadStream)
+        return stream.read(ledger_id, first, last, bytes_max, fence_key, cut, ids_only, deadline_s)
 
     async def permit(self, ledger_id: LedgerId, right: Right) -> None:
         if self._permits is not None:

@@ -55,6 +55,8 @@ READ_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 256
 """The maximum number of frames in one message, so that a message of small frames does not delay the bookie's loop."""
 
+_new = tuple.__new__  # costs less than the constructor of a named tuple
+
 TOLD_MAX = 16_384
 """The number of requests, of about 100 bytes each, that wait to be sent before further hints are dropped. Hints need no
 answer."""
@@ -398,7 +400,8 @@ class ReadStream(LaneStream):
             plain.id, plain.ledger_id, plain.bytes_max = self._number, ledger_id, bytes_max
             plain.first_entry_id, plain.last_entry_id = first, last
             self._requests.append(plain.SerializeToString())
-            self.wake()
+            if len(self._requests) == 1:  # otherwise the lane was woken before, and will take all requests
+                self.wake()
             return call
         request = lane_pb2.ReadRequest(
             id=self._number,
@@ -485,7 +488,7 @@ class ReadStream(LaneStream):
             return None
         request = self._requests.popleft() if self._requests else lane_pb2.ReadRequest()
         if isinstance(request, bytes):
-            return LaneMessage(request)  # a cancel follows in a message of its own
+            return _new(LaneMessage, (request, ()))  # a cancel follows in a message of its own
         if not self.takes_cuts:
             for field in CUT_FIELDS:
                 request.ClearField(field)

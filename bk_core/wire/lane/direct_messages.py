@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bk_core.errors import RemoteProtocolError
 from bk_core.wire.lane.grpc_frames import MESSAGE_BYTES_MAX
-from bk_core.wire.lane.reasons import Buffer, LaneMessage
+from bk_core.wire.lane.reasons import LaneMessage
 
 VERSION = 1
 PREAMBLE_BYTES = 8
@@ -157,27 +157,19 @@ class SendQueue:
     def put(self, message: LaneMessage) -> None:
         """Add a message at the end of the queue. Its frames are not copied, unless they have at most SMALL_FRAME_BYTES
         on average."""
-        if not message.frames:
-            self._put(_HEAD.pack(0, len(message.rest)) + message.rest)
-            return
-        size = sum(map(len, message.frames))
-        head = _HEAD.pack(size, len(message.rest))
-        if size <= SMALL_FRAME_BYTES * len(message.frames):
-            self._put(b"".join((head, *message.frames, message.rest)))
-            return
-        self._put(head)
-        for each in message.frames:
-            self._put(each)
-        self._put(message.rest)
+        rest, frames = message
+        size = sum(map(len, frames)) if frames else 0
+        head = _HEAD.pack(size, len(rest))
+        self.bytes += HEAD_BYTES + size + len(rest)
+        if size <= SMALL_FRAME_BYTES * len(frames):
+            self._buffers.append(memoryview(b"".join((head, *frames, rest))))
+        else:
+            self._buffers.extend(map(memoryview, filter(len, (head, *frames, rest))))
 
     def put_bytes(self, data: bytes) -> None:
         """Add bytes without a message's header, which is how the preamble is sent."""
-        self._put(data)
-
-    def _put(self, data: Buffer) -> None:
-        if len(data):
-            self._buffers.append(memoryview(data))
-            self.bytes += len(data)
+        self._buffers.append(memoryview(data))
+        self.bytes += len(data)
 
     def next(self) -> list[memoryview]:
         """Return the buffers to send next, at most BUFFERS_MAX."""

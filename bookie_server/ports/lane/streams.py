@@ -62,6 +62,8 @@ handles this part."""
 _ENDS_OF_A_MESSAGE = 8192
 _RECOVERS = "attach RECOVER"
 
+_new = tuple.__new__  # costs less than the constructor of a named tuple
+
 _TOGETHER_MAX = 64
 """The maximum number of reads of one entry that the machine gets together. They are answered in one step, so with more
 of them a client would hold up the others, and would be paused too late."""
@@ -729,7 +731,7 @@ class ReadStream(LaneStream):
             self._entries_leaving += 1
             rest, trailer = self._entry_answer
             rest.id, trailer.answered_through, trailer.fenced = number, entry_id, fenced
-            return LaneMessage(rest.SerializeToString(), (frame,))
+            return _new(LaneMessage, (rest.SerializeToString(), (frame,)))
         rest = lane_pb2.ReadResponse(id=first.request[1])
         if isinstance(first, events.SendTrailer):
             rest.trailer.CopyFrom(trailer_to_proto(first.trailer, first.reason, first.message))
@@ -763,8 +765,8 @@ def _ranges_of(answer: events.SendPart | events.SendTrailer | _Entry) -> int:
 def short(rest: Buffer, frames: memoryview | None) -> Buffer:
     """Return the message, which must carry no frames. Raises RemoteProtocolError if it carries frames or is too
     long."""
-    size = len(rest) + len(frames or b"")
-    if frames or size > MESSAGE_BYTES_MAX_SHORT:
+    if frames or len(rest) > MESSAGE_BYTES_MAX_SHORT:
+        size = len(rest) + len(frames or b"")
         raise too_much("a message carries frames, or is too long", size, MESSAGE_BYTES_MAX_SHORT)
     return rest
 

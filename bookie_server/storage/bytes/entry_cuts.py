@@ -25,6 +25,7 @@ from bk_core.entries.frame import (
     frame_tag,
     parse_header,
 )
+from bk_core.entries.lone_frames import lone_frame
 from bk_core.entries.parts import wanted_spans
 from bk_core.errors import IntegrityError
 from bk_core.model import DigestType
@@ -48,7 +49,7 @@ class FrameColumns:
     __slots__ = ("_columns", "_digester", "_ends", "_header")
 
     def __init__(self, header: FrameHeader, columns: bytes) -> None:
-        self._header, self._columns = header, memoryview(columns)
+        self._header, self._columns = header, columns
         lengths = np.frombuffer(columns, dtype="<u4", count=header.count)
         self._ends = array("q", np.cumsum(lengths, dtype=np.int64).tobytes())
         self._digester = Digester(DigestType(header.digest_type), b"", header.ledger_id)
@@ -78,13 +79,23 @@ class FrameColumns:
     def _begin(self, k: int) -> int:
         return self._ends[k - 1] if k else 0
 
-    def cut(self, first: int, last: int, payload: bytes | bytearray) -> bytearray:
+    def cut(self, first: int, last: int, payload: bytes | bytearray) -> bytes | bytearray:
         """Return the frame of these entries, whose payload is given. Raises IntegrityError for a wrong digest."""
-        low, high = first - self._header.first_entry_id, last + 1 - self._header.first_entry_id
+        header = self._header
+        low, high = first - header.first_entry_id, last + 1 - header.first_entry_id
         columns = self._columns_of(low, high)
         if len(payload) != self._ends[high - 1] - self._begin(low) or self._digests(low, high, payload) != columns[1]:
             raise IntegrityError(
-                "an entry's digest differs", value=f"ledger {self._header.ledger_id}, entry {first} to {last}"
+                "an entry's digest differs", value=f"ledger {header.ledger_id}, entry {first} to {last}"
+            )
+        if first == last and header.digest_type == DigestType.CRC32C:
+            return lone_frame(
+                payload,
+                columns[1],
+                ledger_id=header.ledger_id,
+                entry_id=first,
+                lac=header.lac,
+                length_before=header.length_before + self._begin(low),
             )
         return assemble(self._head(low, high, 0), columns, payload, 0)
 
@@ -116,9 +127,9 @@ class FrameColumns:
         ids = header.first_entry_id + low, header.lac, length_before, high - low
         return (int(FrameKind.ENTRIES), flags, header.digest_type, header.ledger_id, *ids)
 
-    def _columns_of(self, low: int, high: int) -> list[memoryview]:
+    def _columns_of(self, low: int, high: int) -> list[bytes]:
         """Return the lengths and the digests of these entries."""
-        width, digests_at = self._header.digest_bytes, 4 * self._header.count
+        width, digests_at = self._digester.digest_bytes, 4 * self._header.count
         lengths = self._columns[4 * low : 4 * high]
         return [lengths, self._columns[digests_at + width * low : digests_at + width * high]]
 

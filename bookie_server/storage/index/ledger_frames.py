@@ -28,6 +28,7 @@ _ROW = struct.Struct(f"={STRIDE}q")
 _ROW_BYTES = 8 * (3 + STRIDE)
 _SIZE_MASK = (1 << 32) - 1
 _FEW = 16  # rows
+_new = tuple.__new__  # costs less than the constructor of a named tuple
 
 
 def columns_of_rows(generation: int, index_rows: Rows) -> npt.NDArray[np.int64]:
@@ -62,7 +63,8 @@ class _Frames:
 
     def place(self, k: int, ledger_id: int) -> Place:
         generation, offset, packed = self._rows[k * STRIDE : k * STRIDE + 3]
-        return Place(generation, offset, packed & _SIZE_MASK, ledger_id if packed >> 32 == RUN_CODE else -1)
+        run_of = ledger_id if packed >> 32 == RUN_CODE else -1
+        return _new(Place, (generation, offset, packed & _SIZE_MASK, run_of))
 
     def _candidates(self, search: Search, start: int, stop: int) -> None:
         """Give the search every frame among rows start to stop, which are of one ledger, that may hold an id from

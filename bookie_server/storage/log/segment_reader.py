@@ -165,7 +165,7 @@ class SegmentReader:
         except (IntegrityError, OSError):
             return None
 
-    def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytearray | None:
+    def _cut(self, place: Place, first: EntryId, last: EntryId) -> bytes | bytearray | None:
         """Return a few entries of a long frame, or None if the whole frame must be read and checked."""
         try:
             columns, read = self._columns_at(place)
