@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bk_core.columns import arrow_message, arrow_schema, texts
-from bk_core.columns.arrow_message import Head, Shape
+from bk_core.columns import arrow_message, arrow_schema, texts, zstd_levels
+from bk_core.columns.arrow_message import Head, Pair, Shape
 from bk_core.entries import arrow_directory
 from bk_core.entries.arrow_directory import BOUND_BYTES_MAX, HAS_MAX, HAS_MIN, NO_BOUNDS, Bounds, Column
 from bk_core.entries.batch import Bytes, EntryBatch
@@ -46,6 +46,7 @@ BUFFER_UNIT = 64
 """The alignment of uncompressed buffers in an entry, in bytes. Arrow recommends 64. A reader that loads the entry at
 such an address can use the buffers in place."""
 _ZEROS = bytes(BUFFER_UNIT)
+_ZSTD = "zstd"
 _U64, _I64 = np.dtype("<u8"), np.dtype("<i8")
 
 Pieces = list[Bytes]
@@ -61,6 +62,8 @@ class ArrowEntries:
     entry_bytes_wanted: int = ENTRY_BYTES_WANTED
     entry_bytes_max: int = ENTRY_BYTES_MAX
     _ratio: float = field(default=1.0, repr=False)  # bytes written for each byte given, in the previous batch
+    _rows: int = field(default=0, repr=False)  # the number of rows given so far
+    _at_level_3: tuple[int, ...] | None = field(default=None, repr=False)  # columns, once they are chosen
 
     def entries(self, rows: pa.RecordBatch, *, first_row: int = 0) -> Iterator[EntryBatch]:
         """Yield one batch of entries, which have about the same number of rows. Raises InvalidArgumentError for a text
@@ -69,6 +72,9 @@ class ArrowEntries:
             return
         batch = arrow_schema.conformed(rows, arrow_schema.from_bytes(self.schema))
         texts.check(batch, first_row)
+        self._rows += batch.num_rows
+        if self._at_level_3 is None and self.compression == _ZSTD and self._rows >= zstd_levels.ROWS_MIN:
+            self._at_level_3 = zstd_levels.columns_at_level_3(batch)
         size = batch.nbytes
         made, todo = list[Pieces](), self._cuts(batch.num_rows, size)
         while todo:
@@ -98,7 +104,8 @@ class ArrowEntries:
         rows must be cut. Raises EntryTooLargeError for a single row."""
         if rows.num_rows == 1 and size > arrow_message.BODY_BYTES_MAX:
             raise too_large(first_row, size, min(self.entry_bytes_max, arrow_message.BODY_BYTES_MAX))
-        entry = entry_of(rows, self.compression, _layout(self.schema), small=size < SMALL_BYTES)
+        layout, is_small = _layout(self.schema), size < SMALL_BYTES
+        entry = entry_of(rows, self.compression, layout, small=is_small, at_level_3=self._at_level_3 or ())
         most = self.entry_bytes_max if rows.num_rows == 1 else min(self.entry_bytes_wanted, self.entry_bytes_max)
         if _bytes_of(entry) <= most:
             return entry
@@ -110,37 +117,80 @@ class ArrowEntries:
 @dataclass(frozen=True, slots=True)
 class EntryLayout:
     """Properties that all entries of a schema share. ``bounds`` has, for each column, the function that finds its
-    bounds, or None for a column whose type has no bounds."""
+    bounds, or None for a column whose type has no bounds. ``compressed`` is the head of a compressed message."""
 
     shape: Shape
     bounds: list[Callable[[pa.Array], Bounds] | None]
+    compressed: Head
 
     @classmethod
     def of(cls, schema: pa.Schema) -> EntryLayout:
-        return cls(Shape.of(schema), [_finder(field.type) for field in schema])
+        return cls(Shape.of(schema), [_finder(field.type) for field in schema], arrow_message.template(schema, _ZSTD))
 
 
-def entry_of(rows: pa.RecordBatch, compression: str, layout: EntryLayout, *, small: bool = False) -> Pieces:
+def entry_of(
+    rows: pa.RecordBatch,
+    compression: str,
+    layout: EntryLayout,
+    *,
+    small: bool = False,
+    at_level_3: Sequence[int] = (),
+) -> Pieces:
     """Return the bytes of an entry in pieces. The pieces of Arrow's message are views. ``layout`` belongs to the rows'
-    schema. For ``small`` see SMALL_BYTES."""
+    schema. For ``small`` see SMALL_BYTES. The columns ``at_level_3`` are compressed at that level of zstd."""
     compression, shape = "none" if small else compression, layout.shape
-    message = arrow_message.written(rows, compression)
-    head = arrow_message.head_of(message)
-    data: Bytes = head.data
-    body = message[len(data) :]
-    aligned = compression == "none" and not small and head.rows > 0 and len(body) > 0
-    if aligned:
-        data, regions = _aligned(head, body, shape)
+    aligned = False
+    data: Bytes
+    if at_level_3 and compression == _ZSTD:
+        data, regions, nodes = _at_two_levels(rows, at_level_3, layout)
     else:
-        inner = [head.buffers[first][0] for first in shape.buffers[1:-1]]
-        regions = [[body[start:end]] for start, end in pairwise((0, *inner, len(body)))]
-    nulls = [head.nodes[first][1] for first in shape.nodes[:-1]]
+        message = arrow_message.written(rows, compression)
+        head = arrow_message.head_of(message)
+        data, nodes, body = head.data, head.nodes, message[len(head.data) :]
+        aligned = compression == "none" and not small and head.rows > 0 and len(body) > 0
+        if aligned:
+            data, regions = _aligned(head, body, shape)
+        else:
+            inner = [head.buffers[first][0] for first in shape.buffers[1:-1]]
+            regions = [[body[start:end]] for start, end in pairwise((0, *inner, len(body)))]
+    nulls = [nodes[first][1] for first in shape.nodes[:-1]]
     finders = [None] * len(nulls) if small else layout.bounds
     bounds = map(_bounds_of, rows.columns, finders, nulls)
     columns = list(map(Column, map(_bytes_of, regions), map(_crc_of, regions), nulls, bounds))
     unit = BUFFER_UNIT if aligned else arrow_directory.UNIT
     directory = arrow_directory.encode(rows.num_rows, len(data), crc32c(data), columns, unit=unit)
     return [directory, data, *(piece for region in regions for piece in region)]
+
+
+def _at_two_levels(
+    rows: pa.RecordBatch, at_level_3: Sequence[int], layout: EntryLayout
+) -> tuple[Bytes, list[Pieces], list[Pair]]:
+    """Return the head of a message whose columns ``at_level_3`` are compressed at that level of zstd, and all others at
+    Arrow's default, the pieces of each column, and the nodes. Arrow writes a message of the columns of each level."""
+    shape, count = layout.shape, rows.num_columns
+    others = [k for k in range(count) if k not in at_level_3]
+    written: dict[int, tuple[list[Pair], list[Pair], memoryview]] = {}
+    for chosen, level in ((others, None), (list(at_level_3), zstd_levels.LEVEL)):
+        if chosen:
+            message = arrow_message.written(rows.select(chosen), _ZSTD, level)
+            head = arrow_message.head_of(message)
+            nodes, buffers = iter(head.nodes), iter(head.buffers)
+            for k in chosen:
+                its_nodes = list(islice(nodes, shape.nodes[k + 1] - shape.nodes[k]))
+                its_buffers = list(islice(buffers, shape.buffers[k + 1] - shape.buffers[k]))
+                written[k] = its_nodes, its_buffers, message[len(head.data) :]
+    all_nodes, moved, regions, end = list[Pair](), list[Pair](), list[Pieces](), 0
+    for k in range(count):
+        its_nodes, its_buffers, body = written[k]
+        start, stop = 0, 0
+        if its_buffers:
+            start, stop = its_buffers[0][0], sum(its_buffers[-1])
+            stop += -stop % arrow_message.BUFFER_PADDING
+        all_nodes += its_nodes
+        moved += [(offset - start + end, size) for offset, size in its_buffers]
+        regions.append([body[start:stop]])
+        end += stop - start
+    return layout.compressed.with_numbers(rows.num_rows, all_nodes, moved, end), regions, all_nodes
 
 
 def _aligned(head: Head, body: memoryview, shape: Shape) -> tuple[Bytes, list[Pieces]]:

@@ -43,6 +43,9 @@ class NotABatch(ValueError):
 
 Pair: TypeAlias = tuple[int, int]
 
+BUFFER_PADDING = 8
+"""Arrow pads each buffer in a message to a multiple of this number of bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -94,12 +97,14 @@ class Shape:
         return cls(nodes, buffers)
 
 
-def written(rows: pa.RecordBatch, compression: str) -> memoryview:
-    """Return the message of ``rows`` that Arrow writes, in Arrow's encapsulated format."""
+def written(rows: pa.RecordBatch, compression: str, level: int | None = None) -> memoryview:
+    """Return the message of ``rows`` that Arrow writes, in Arrow's encapsulated format. ``level`` is the level of the
+    compression, or None for Arrow's default."""
     if compression == "none":
         return memoryview(rows.serialize())
     sink = pa.BufferOutputStream()
-    writer = ipc.new_stream(sink, rows.schema, options=ipc.IpcWriteOptions(compression=compression, use_threads=False))
+    codec = pa.Codec(compression, compression_level=level)
+    writer = ipc.new_stream(sink, rows.schema, options=ipc.IpcWriteOptions(compression=codec, use_threads=False))
     writer.write_batch(rows)
     stream = memoryview(sink.getvalue())
     return stream[_BEGIN.size + _BEGIN.unpack_from(stream)[1] :]  # after the schema's message

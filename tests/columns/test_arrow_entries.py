@@ -101,6 +101,28 @@ def test_regions_cover_the_entry_and_combine_to_its_digest(rows: pa.RecordBatch,
         assert pa.ipc.read_record_batch(pa.py_buffer(entry[told.size :]), rows.schema).equals(rows)
 
 
+@given(tables(4), st.data())
+def test_columns_at_another_level_are_columns_as_all_others(rows: pa.RecordBatch, data: st.DataObject) -> None:
+    places = range(rows.num_columns)
+    chosen = data.draw(st.lists(st.sampled_from(places), unique=True)) if places else []
+    layout = EntryLayout.of(rows.schema)
+    plain = b"".join(entry_of(rows, "zstd", layout))
+    entry = b"".join(entry_of(rows, "zstd", layout, at_level_3=chosen))
+    told = directory_of(entry)
+    assert [(each.nulls, each.bounds) for each in told.columns] == [
+        (each.nulls, each.bounds) for each in directory_of(plain).columns
+    ]
+    for k in places:
+        told.check_column(k, entry[told.column(k)])
+    assert told.rows == rows.num_rows
+    if places:  # as bytes, because NaN differs from itself
+        read, wanted = (
+            pa.ipc.read_record_batch(pa.py_buffer(each[directory_of(each).size :]), rows.schema).serialize()
+            for each in (entry, plain)
+        )
+        assert read == wanted
+
+
 def value_of(kind: pa.DataType, stored: bytes) -> Any:
     """A bound as docs/formats.md says it is written, as something that compares."""
     if pa.types.is_boolean(kind):
