@@ -99,15 +99,20 @@ class LedgerRange:
 class PartitionLimits:
     """The limits of the options ``maxBytesPerPartition``, ``maxEntriesPerPartition`` and ``minPartitions``.
     ``range_bytes`` is the cost of a range in addition to its bytes, because each range is a request of its own.
-    ``entry_bytes``, if given, is the cost of each entry whatever its size; it is given if entries are not read."""
+    ``entry_bytes``, if given, is the cost of each entry whatever its size; it is given if entries are not read.
+    ``processors`` is the number of tasks that are made at least if ``partitions_min`` is not given, as far as each then
+    costs PARALLEL_BYTES."""
 
     bytes_max: int
     entries_max: int | None = None
     partitions_min: int | None = None
     range_bytes: int = 0
     entry_bytes: int | None = None
+    processors: int = 1
 
 
+PARALLEL_BYTES = 8 << 20
+"""The cost of a task from which two tasks are faster than one, because each takes 30 ms in addition."""
 SMALL_PART = 8
 """A range that costs less than one eighth of a task is not split to make tasks equal."""
 
@@ -116,7 +121,8 @@ def pack(ranges: Sequence[LedgerRange], limits: PartitionLimits) -> list[tuple[L
     """Pack ranges, in order, into tasks of about the same size within the limits. Large ranges are split, and small
     neighbours share a task. No task is above twice the average unless a single entry is. Entries are never split and
     keep their order within and across tasks. Ranges without entries are dropped. There are at least ``partitions_min``
-    tasks, or one for each entry if there are fewer entries."""
+    tasks, or one for each entry if there are fewer entries. Without that limit each processor has a task if there is
+    enough to read."""
     return _at_least(limits.partitions_min or 0, _Packing([r for r in ranges if r.entries > 0], limits).tasks())
 
 
@@ -167,7 +173,7 @@ class _Packing:
         self._entries_max = limits.entries_max or max(1, self._entries_left)
         self._cost_left = sum(map(self._cost, ranges))
         self._cost_max = limits.bytes_max if knows_sizes else max(1, self._cost_left)
-        self._tasks_left = limits.partitions_min or 1
+        self._tasks_left = limits.partitions_min or min(limits.processors, self._cost_left // PARALLEL_BYTES) or 1
         self._tasks: list[list[LedgerRange]] = []
 
     def tasks(self) -> list[tuple[LedgerRange, ...]]:

@@ -4,6 +4,7 @@ needs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ RANGE_BYTES = 64 << 10
 read in the same time."""
 ID_BYTES = 16
 """The cost of an entry if only its id is wanted, in bytes that could be read in the same time."""
+
+PROCESSORS = os.cpu_count() or 1
+"""The number of processors of the driver's machine. Spark does not tell a Python data source how many tasks it can run
+at the same time."""
 
 Schemas = Mapping[str, Mapping[int, bytes]]
 
@@ -52,6 +57,7 @@ def packed_plans(
         options.min_partitions,
         RANGE_BYTES,
         entry_bytes,
+        PROCESSORS,
     )
     packed = pack(ranges, limits)
     infos = bookie_infos(bookkeeper) if packed else {}

@@ -32,6 +32,22 @@ def test_more_partitions_can_be_asked_for() -> None:
     assert len(pack([ledger(7, 1000, 0)], PartitionLimits(128 * MB, partitions_min=8))) == 8
 
 
+def test_each_processor_has_a_task_if_there_is_enough_to_read() -> None:
+    ranges = [ledger(number, 100, 45 * MB) for number in (1, 2)]
+
+    def tasks(processors: int, partitions_min: int | None = None) -> list[int]:
+        limits = PartitionLimits(128 * MB, partitions_min=partitions_min, processors=processors)
+        return [sum(each.bytes for each in task) // MB for task in pack(ranges, limits)]
+
+    assert tasks(1) == [90]
+    assert tasks(2) == [45, 45]
+    assert tasks(4) == [22, 22, 22, 22]
+    assert len(tasks(96)) == 90 // 8, "a task has at least 8 MiB"
+    assert tasks(4, partitions_min=1) == [90], "the option has precedence"
+    assert len(pack([ledger(7, 100, 15 * MB)], PartitionLimits(128 * MB, processors=4))) == 1
+    assert len(pack([ledger(7, 1, 90 * MB)], PartitionLimits(128 * MB, processors=4))) == 1
+
+
 @settings(derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, MB)), min_size=1, max_size=60), st.integers(1, 300))
 def test_there_are_at_least_as_many_partitions_as_asked_for_or_one_for_each_entry(

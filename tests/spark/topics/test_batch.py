@@ -173,6 +173,19 @@ def test_a_topic_is_split_anywhere_and_rows_stay_in_order(world: SparkWorld, mor
         assert len(world.reader(**more).partitions()) >= 5
 
 
+def test_each_processor_of_the_driver_has_a_partition_if_there_is_enough_to_read(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [b"%03d" % n * 100 for n in range(30)]
+    world.ledger(NAME, [kit.entry(value) for value in values])
+    assert len(world.reader().partitions()) == 1
+    monkeypatch.setattr("bk_spark.read.tasks.PROCESSORS", 3)
+    monkeypatch.setattr("bk_spark.plan.packing.PARALLEL_BYTES", 1_000)
+    assert len(world.reader().partitions()) == 3
+    assert len(world.reader(minPartitions="1").partitions()) == 1
+    assert world.table()["value"].to_pylist() == values
+
+
 def test_a_message_that_began_before_the_start_and_ends_after_it_is_shown(world: SparkWorld) -> None:
     first = world.ledger(NAME, [kit.entry(b"earlier"), kit.chunk(0, b"a", count=2, total=2)])
     second = world.ledger(NAME, [kit.chunk(1, b"b", count=2, total=2), kit.entry(b"later")])
