@@ -182,10 +182,8 @@ def _at_two_levels(
     all_nodes, moved, regions, end = list[Pair](), list[Pair](), list[Pieces](), 0
     for k in range(count):
         its_nodes, its_buffers, body = written[k]
-        start, stop = 0, 0
-        if its_buffers:
-            start, stop = its_buffers[0][0], sum(its_buffers[-1])
-            stop += -stop % arrow_message.BUFFER_PADDING
+        start, stop = its_buffers[0][0], sum(its_buffers[-1])
+        stop += -stop % arrow_message.BUFFER_PADDING
         all_nodes += its_nodes
         moved += [(offset - start + end, size) for offset, size in its_buffers]
         regions.append([body[start:stop]])
