@@ -168,7 +168,7 @@ def _at_two_levels(
     """Return the head of a message whose columns ``at_level_3`` are compressed at that level of zstd, and all others at
     Arrow's default, the pieces of each column, and the nodes. Arrow writes a message of the columns of each level."""
     shape, count = layout.shape, rows.num_columns
-    others = [k for k in range(count) if k not in at_level_3]
+    others = sorted({*range(count)}.difference(at_level_3))
     written: dict[int, tuple[list[Pair], list[Pair], memoryview]] = {}
     for chosen, level in ((others, None), (list(at_level_3), zstd_levels.LEVEL)):
         if chosen:

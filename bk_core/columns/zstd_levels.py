@@ -18,7 +18,6 @@ ROWS_MIN = 8 * SAMPLE_ROWS
 than it gains, so all its columns are compressed at Arrow's level."""
 
 _WIDTH = 8
-_DEFAULT, _HIGHER = pa.Codec("zstd", compression_level=1), pa.Codec("zstd", compression_level=LEVEL)
 
 
 def columns_at_level_3(rows: pa.RecordBatch) -> tuple[int, ...]:
@@ -30,4 +29,5 @@ def _gains(column: pa.Array) -> bool:
     if not pa.types.is_primitive(column.type) or column.type.bit_width != 8 * _WIDTH:
         return False
     sample = column.buffers()[1].slice(_WIDTH * column.offset, _WIDTH * min(len(column), SAMPLE_ROWS))
-    return bool(_HIGHER.compress(sample).size < _DEFAULT.compress(sample).size)
+    default, higher = (pa.Codec("zstd", compression_level=level).compress(sample).size for level in (1, LEVEL))
+    return bool(higher < default)

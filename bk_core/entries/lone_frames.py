@@ -30,13 +30,12 @@ LONE_FRAME_BYTES = _LONE.itemsize
 """The number of bytes of such a frame in addition to its payload."""
 
 _TAGGED = CHECKED_BYTES + CRCS_AND_TAG.size
-_HEAD = struct.Struct("<8s4q6II4s")
-"""The same bytes. The first field has everything before the ledger."""
-
 _CHECKED = struct.Struct("<8s4q3I")
-"""The first of these bytes, up to the CRCs."""
+"""The first of these bytes, up to the CRCs. The first field has everything before the ledger."""
 
 _COLUMNS = struct.Struct("<I4s")
+_HEAD = struct.Struct(_CHECKED.format + CRCS_AND_TAG.format[1:] + _COLUMNS.format[1:])
+"""All of these bytes."""
 
 _BEGIN = struct.pack("<HBBHBB", FRAME_MAGIC, FRAME_VERSION, FrameKind.ENTRIES, 0, DigestType.CRC32C, 0)
 

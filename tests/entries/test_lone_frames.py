@@ -106,11 +106,10 @@ def test_a_frame_with_a_forbidden_number_is_refused_although_its_checksums_are_r
     assert lone_entry(memoryview(frame), CRC) is None
 
 
-@pytest.mark.parametrize("spare", [b"", b"x"])
-def test_a_frame_that_is_cut_off_or_followed_by_more_is_refused(spare: bytes) -> None:
+def test_a_frame_that_is_cut_off_or_followed_by_more_is_refused() -> None:
     good = framed()
     for frame in (good + good, good + b"x", *(good[:size] for size in range(len(good)))):
-        assert lone_entry(memoryview(frame + spare), CRC) is None or frame + spare == good
+        assert lone_entry(memoryview(frame), CRC) is None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DigestType if kind is not DigestType.CRC32C])

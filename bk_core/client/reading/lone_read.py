@@ -125,7 +125,9 @@ class LoneRead:
             error = end
         elif end is not None and self._is_whole(end):
             try:
-                batch = lone_entry(self._parts[0], self._digester) or self._of_frames(self._parts[0])
+                batch = lone_entry(self._parts[0], self._digester)
+                if batch is None:
+                    batch = self._of_frames(self._parts[0])
             except IntegrityError as found:
                 error = found
         if error is not None:
